@@ -1,0 +1,126 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+// Mode says whether a cluster's due evictions are sent.
+type Mode uint8
+
+// The modes.
+const (
+	ModeUnspecified Mode = iota
+	// ModeShadow decides and records everything and sends nothing.
+	ModeShadow
+	// ModeEnforce sends.
+	ModeEnforce
+)
+
+// Method says how executors remove a pod.
+type Method uint8
+
+// The methods.
+const (
+	MethodUnspecified Method = iota
+	MethodDelete
+	MethodEvict
+	MethodEvictThenDelete
+)
+
+// Policy is what an operator decides for a cluster, with every field in force.
+type Policy struct {
+	Mode Mode
+	// DefaultNotReady and DefaultUnreachable are the waits of D12.
+	DefaultNotReady, DefaultUnreachable time.Duration
+	DisableDefaults                     bool
+	// RatePerSecond and Burst bound the orders sent; UnlimitedRate lifts both.
+	RatePerSecond float64
+	Burst         int
+	UnlimitedRate bool
+	Method        Method
+	// BudgetWait is how long EVICT_THEN_DELETE waits for the disruption budget.
+	BudgetWait          time.Duration
+	IgnoredTaintKeys    []string
+	ExcludedNamespaces  []string
+	ComparisonOperators bool
+}
+
+// PolicyField names fields of a [Policy] in a set.
+type PolicyField uint16
+
+// The fields of a policy.
+const (
+	PolicyMode PolicyField = 1 << iota
+	PolicyDefaultNotReady
+	PolicyDefaultUnreachable
+	PolicyDisableDefaults
+	// PolicyRate covers RatePerSecond, Burst and UnlimitedRate, which are one choice.
+	PolicyRate
+	PolicyMethod
+	PolicyBudgetWait
+	PolicyIgnoredTaintKeys
+	PolicyExcludedNamespaces
+	PolicyComparisonOperators
+	PolicyAllFields PolicyField = 1<<iota - 1
+)
+
+// PolicyPatch is a policy of which only the named fields count.
+type PolicyPatch struct {
+	Policy
+	Fields PolicyField
+}
+
+// DefaultPolicy returns the policy that holds where nobody set anything.
+func DefaultPolicy() Policy {
+	return Policy{
+		Mode:               ModeShadow,
+		DefaultNotReady:    300 * time.Second,
+		DefaultUnreachable: 300 * time.Second,
+		RatePerSecond:      50,
+		Burst:              100,
+		Method:             MethodDelete,
+		BudgetWait:         5 * time.Minute,
+	}
+}
+
+// With returns p with the fields of patch laid over it.
+func (p Policy) With(patch PolicyPatch) Policy {
+	if patch.Fields&PolicyMode != 0 {
+		p.Mode = patch.Mode
+	}
+	if patch.Fields&PolicyDefaultNotReady != 0 {
+		p.DefaultNotReady = patch.DefaultNotReady
+	}
+	if patch.Fields&PolicyDefaultUnreachable != 0 {
+		p.DefaultUnreachable = patch.DefaultUnreachable
+	}
+	if patch.Fields&PolicyDisableDefaults != 0 {
+		p.DisableDefaults = patch.DisableDefaults
+	}
+	if patch.Fields&PolicyRate != 0 {
+		p.RatePerSecond, p.Burst, p.UnlimitedRate = patch.RatePerSecond, patch.Burst, patch.UnlimitedRate
+	}
+	if patch.Fields&PolicyMethod != 0 {
+		p.Method = patch.Method
+	}
+	if patch.Fields&PolicyBudgetWait != 0 {
+		p.BudgetWait = patch.BudgetWait
+	}
+	if patch.Fields&PolicyIgnoredTaintKeys != 0 {
+		p.IgnoredTaintKeys = slices.Clone(patch.IgnoredTaintKeys)
+	}
+	if patch.Fields&PolicyExcludedNamespaces != 0 {
+		p.ExcludedNamespaces = slices.Clone(patch.ExcludedNamespaces)
+	}
+	if patch.Fields&PolicyComparisonOperators != 0 {
+		p.ComparisonOperators = patch.ComparisonOperators
+	}
+	return p
+}
+
+// Merge returns the patch with the fields of next laid over it; clear names
+// fields to be set by nobody any more.
+func (p PolicyPatch) Merge(next PolicyPatch, clear PolicyField) PolicyPatch {
+	return PolicyPatch{Policy: p.Policy.With(next), Fields: (p.Fields | next.Fields) &^ clear}
+}
