@@ -1,0 +1,120 @@
+package clock
+
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxSleep bounds one sleep of a timer. The runtime's timers stand still while
+// the machine is suspended and engine time does not, so a long wait is slept in
+// pieces and looked at again after each.
+const maxSleep = 30 * time.Second
+
+// Real is engine time on a machine: wall clock at start plus elapsed
+// CLOCK_BOOTTIME. A step of the wall clock does not move it.
+type Real struct {
+	wall func() time.Time
+	boot func() time.Duration
+
+	mu    sync.Mutex // guards start and boot0
+	start time.Time
+	boot0 time.Duration
+}
+
+// NewReal starts engine time at the wall clock's reading.
+func NewReal() *Real { return newReal(time.Now, bootTime) }
+
+func newReal(wall func() time.Time, boot func() time.Duration) *Real {
+	return &Real{wall: wall, boot: boot, start: wall().Round(0).UTC(), boot0: boot()}
+}
+
+func bootTime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		// The clock exists on every Linux since 2.6.39; without it there is no engine time.
+		panic("clock: CLOCK_BOOTTIME cannot be read: " + err.Error())
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Now implements [Clock].
+func (c *Real) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.start.Add(c.boot() - c.boot0)
+}
+
+// Floor moves engine time forward to at least t, so that a start on a machine
+// whose wall clock went back does not repeat time that the store has seen.
+// Call it before the engine starts.
+func (c *Real) Floor(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	boot := c.boot()
+	if now := c.start.Add(boot - c.boot0); now.Before(t) {
+		c.start, c.boot0 = t.Round(0).UTC(), boot
+	}
+}
+
+// Drift is the wall clock's reading minus engine time. Engine time ignores it;
+// it is for the operator to know.
+func (c *Real) Drift() time.Duration { return c.wall().Round(0).Sub(c.Now()) }
+
+// NewTimer implements [Clock].
+func (c *Real) NewTimer(f func()) Timer { return &realTimer{clock: c, f: f} }
+
+type realTimer struct {
+	clock *Real
+	f     func()
+
+	mu    sync.Mutex // guards what follows
+	timer *time.Timer
+	at    time.Time
+	armed bool
+	round uint64
+}
+
+func (t *realTimer) Reset(at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at, t.armed = at, true
+	t.sleep()
+}
+
+// sleep arms the runtime's timer for the next piece of the wait. t.mu is held.
+func (t *realTimer) sleep() {
+	t.round++
+	round := t.round
+	d := min(max(t.at.Sub(t.clock.Now()), 0), maxSleep)
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.timer = time.AfterFunc(d, func() { t.fire(round) })
+}
+
+func (t *realTimer) fire(round uint64) {
+	t.mu.Lock()
+	if !t.armed || round != t.round {
+		t.mu.Unlock()
+		return
+	}
+	if t.clock.Now().Before(t.at) {
+		t.sleep()
+		t.mu.Unlock()
+		return
+	}
+	t.armed = false
+	t.mu.Unlock()
+	t.f()
+}
+
+func (t *realTimer) Stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.armed = false
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
