@@ -158,6 +158,8 @@ const (
 	RecallPaused
 	// RecallReprieved means that a reprieve came after the order left.
 	RecallReprieved
+	// RecallNodeDeleted means that the node object is gone.
+	RecallNodeDeleted
 	// RecallShadow means that the cluster's mode became SHADOW.
 	RecallShadow
 )

@@ -1,0 +1,403 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// withCluster runs f with the cluster's lock held and waits until what f
+// started calls done.
+func (g *Engine) withCluster(ctx context.Context, name string, f func(c *core, cl *cluster, done func()) error) error {
+	c, err := g.current()
+	if err != nil {
+		return err
+	}
+	cl := c.cluster(name)
+	if cl == nil {
+		return fmt.Errorf("%w: %q", ErrClusterUnknown, name)
+	}
+	done := make(chan struct{})
+	cl.mu.Lock()
+	err = f(c, cl, func() { close(done) })
+	cl.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return c.await(ctx, done)
+}
+
+// Pause holds what falls due in the pause's scope. When it returns, the pause is
+// on disk, no order of its scope starts any more, and those that are out have
+// been recalled (I7). A pause of the same scope is replaced. Pausing a cluster
+// that is not known yet makes it known, so that it can be paused before it joins.
+func (g *Engine) Pause(ctx context.Context, name string, p Pause) (Pause, error) {
+	c, err := g.current()
+	if err != nil {
+		return Pause{}, err
+	}
+	c.ensure(name)
+	err = g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
+		if cl.damaged {
+			return damagedError(cl.name)
+		}
+		p.CreatedAt = c.clock.Now()
+		if !p.Until.IsZero() && !p.Until.After(p.CreatedAt) {
+			return fmt.Errorf("%w: the pause's end %s is not in the future", ErrInvalid, p.Until.Format(time.RFC3339))
+		}
+		p.ID = c.newToken()
+		pauses := slices.DeleteFunc(slices.Clone(cl.conf.pauses), func(q Pause) bool {
+			return q.Node == p.Node && q.Namespace == p.Namespace || q.over(p.CreatedAt)
+		})
+		cl.setPauses(append(pauses, p), RecallPaused, done)
+		return nil
+	})
+	return p, err
+}
+
+func (q *Pause) over(now time.Time) bool { return !q.Until.IsZero() && !q.Until.After(now) }
+
+func damagedError(name string) error {
+	return fmt.Errorf("%w: %q; repair it by setting its whole policy, or forget it", ErrClusterDamaged, name)
+}
+
+// setPauses puts a list of pauses in force. mu is held.
+func (cl *cluster) setPauses(pauses []Pause, recall RecallReason, done func()) {
+	cl.reconfigure(reconfiguration{
+		edit: func(c *clusterConf) { c.pauses = pauses },
+		each: func(s *shard, sc *shardCluster) { s.regate(sc, recall) },
+		save: func(r *ClusterRecord) { r.Pauses = pauses },
+		then: done,
+	})
+}
+
+// Resume ends the pause of exactly that scope, or of that id, and returns how
+// many due evictions it releases. With validateOnly it only counts.
+func (g *Engine) Resume(ctx context.Context, scope PauseScope, validateOnly bool) (released int, err error) {
+	if released, err = g.countReleased(ctx, scope); err != nil || validateOnly {
+		return released, err
+	}
+	err = g.withCluster(ctx, scope.Cluster, func(_ *core, cl *cluster, done func()) error {
+		i := findPause(cl.conf.pauses, scope)
+		if i < 0 {
+			return pauseUnknown(scope)
+		}
+		cl.setPauses(slices.Delete(slices.Clone(cl.conf.pauses), i, i+1), RecallNone, done)
+		return nil
+	})
+	return released, err
+}
+
+func pauseUnknown(s PauseScope) error {
+	return fmt.Errorf("%w: cluster %q has no pause of that scope or id; GetCluster lists them", ErrPauseUnknown, s.Cluster)
+}
+
+func findPause(pauses []Pause, scope PauseScope) int {
+	return slices.IndexFunc(pauses, func(p Pause) bool {
+		if scope.ID != "" {
+			return p.ID == scope.ID
+		}
+		return p.Node == scope.Node && p.Namespace == scope.Namespace
+	})
+}
+
+// countReleased counts the evictions that only the pause keeps back.
+func (g *Engine) countReleased(ctx context.Context, scope PauseScope) (int, error) {
+	counts, err := g.countOnShards(ctx, scope.Cluster, func(cl *cluster) (func(*shard, *shardCluster) int, error) {
+		i := findPause(cl.conf.pauses, scope)
+		if i < 0 {
+			return nil, pauseUnknown(scope)
+		}
+		without := *cl.conf
+		without.pauses = slices.Delete(slices.Clone(cl.conf.pauses), i, i+1)
+		return func(s *shard, sc *shardCluster) int {
+			n := 0
+			for e := range sc.active {
+				if e.state == StateDue && e.hold == HoldPaused && without.pauseFor(e.pod, s.now) == nil {
+					n++
+				}
+			}
+			return n
+		}, nil
+	})
+	return counts, err
+}
+
+// countOnShards adds up what a function counts in every shard of a cluster.
+func (g *Engine) countOnShards(ctx context.Context, name string, prepare func(*cluster) (func(*shard, *shardCluster) int, error)) (int, error) {
+	var counts []int
+	err := g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
+		count, err := prepare(cl)
+		if err != nil {
+			return err
+		}
+		counts = make([]int, len(c.shards))
+		c.onShards(func(s *shard) {
+			if sc := s.clusters[name]; sc != nil {
+				counts[s.id] = count(s, sc)
+			}
+		}, done)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	return total, nil
+}
+
+// Policy returns a cluster's policy.
+func (g *Engine) Policy(ctx context.Context, name string) (PolicyStatus, error) {
+	var st PolicyStatus
+	err := g.withCluster(ctx, name, func(_ *core, cl *cluster, done func()) error {
+		st = cl.policyStatus()
+		done()
+		return nil
+	})
+	return st, err
+}
+
+func (cl *cluster) policyStatus() PolicyStatus {
+	return PolicyStatus{Effective: cl.conf.policy, Stored: cl.rec.Policy, Etag: cl.etag()}
+}
+
+// SetPolicy lays patch over the stored policy; clear names fields that go back
+// to the configuration's. It fails with ErrEtag if etag is set and not the
+// current one. With validateOnly it only tells the impact. A cluster that is not
+// known yet becomes known, so that its policy can be there before it joins. A
+// damaged cluster record is repaired by setting at least the mode: the cluster
+// is adopted anew.
+func (g *Engine) SetPolicy(ctx context.Context, name string, patch PolicyPatch, clear PolicyField, etag string, validateOnly bool) (PolicyStatus, error) {
+	c, err := g.current()
+	if err != nil {
+		return PolicyStatus{}, err
+	}
+	c.ensure(name)
+	impact, err := g.policyImpact(ctx, name, patch, clear, etag)
+	if err != nil {
+		return PolicyStatus{}, err
+	}
+	var st PolicyStatus
+	err = g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
+		if err := cl.checkEtag(etag); err != nil {
+			return err
+		}
+		if validateOnly {
+			st = cl.policyStatus()
+			st.Stored = cl.rec.Policy.Merge(patch, clear)
+			st.Effective = cl.policyWith(st.Stored)
+			done()
+			return nil
+		}
+		if cl.damaged && patch.Fields&PolicyMode == 0 {
+			return damagedError(cl.name)
+		}
+		cl.applyPolicy(cl.rec.Policy.Merge(patch, clear), done)
+		st = cl.policyStatus()
+		return nil
+	})
+	st.Impact = impact
+	return st, err
+}
+
+func (cl *cluster) checkEtag(etag string) error {
+	if etag != "" && etag != cl.etag() {
+		return fmt.Errorf("%w: etag is %q, not %q", ErrEtag, cl.etag(), etag)
+	}
+	return nil
+}
+
+// policyWith is the policy in force if stored were the operator's. mu is held.
+func (cl *cluster) policyWith(stored PolicyPatch) Policy {
+	return DefaultPolicy().With(cl.core.opts.ClusterPolicy(cl.name)).With(stored)
+}
+
+// applyPolicy puts a stored policy in force. mu is held.
+func (cl *cluster) applyPolicy(stored PolicyPatch, done func()) {
+	now := cl.core.clock.Now()
+	repair := cl.damaged
+	cl.damaged = false
+	cl.rec.Policy = stored
+	cl.rec.PolicyVersion++
+	policy := cl.policyWith(stored)
+	toShadow := policy.Mode == ModeShadow && cl.conf.policy.Mode == ModeEnforce
+	recall := RecallNone
+	if toShadow {
+		recall = RecallShadow
+	}
+	live := cl.session != nil && cl.session.live
+	cl.reconfigure(reconfiguration{
+		edit: func(c *clusterConf) { c.policy, c.damaged = policy, false },
+		each: func(s *shard, sc *shardCluster) {
+			if repair && sc.conf.live {
+				s.listed(sc, true, now)
+			}
+			s.redecide(sc)
+			s.regate(sc, recall)
+		},
+		save: func(r *ClusterRecord) {
+			if repair && live {
+				r.UID, r.AdoptedAt, r.LastLiveAt = cl.last.ClusterUID, now, now
+			}
+		},
+		then: done,
+	})
+}
+
+// policyImpact counts the pods that a policy would make due at once.
+func (g *Engine) policyImpact(ctx context.Context, name string, patch PolicyPatch, clear PolicyField, etag string) (ImpactCount, error) {
+	n, err := g.countOnShards(ctx, name, func(cl *cluster) (func(*shard, *shardCluster) int, error) {
+		if err := cl.checkEtag(etag); err != nil {
+			return nil, err
+		}
+		next := cl.policyWith(cl.rec.Policy.Merge(patch, clear))
+		return func(s *shard, sc *shardCluster) int { return s.wouldBecomeDue(sc, &next) }, nil
+	})
+	return ImpactCount{BecomeDue: n}, err
+}
+
+// wouldBecomeDue counts pods that next lets leave now and the policy in force does not.
+func (s *shard) wouldBecomeDue(sc *shardCluster, next *Policy) int {
+	if next.Mode != ModeEnforce || !sc.conf.live {
+		return 0
+	}
+	n := 0
+	for _, node := range sc.nodes {
+		for _, p := range node.pods {
+			d := s.ruling(sc, p, next)
+			if d.Verdict != VerdictLeave || d.Due.After(s.now) {
+				continue
+			}
+			was := s.ruling(sc, p, &sc.conf.policy)
+			if sc.conf.policy.Mode != ModeEnforce || was.Verdict != VerdictLeave || was.Due.After(s.now) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// GrantReprieve gives one pod a stay until a given end. When it returns no order
+// for the pod starts any more; one that is out has been recalled (I7). The pod
+// must be known.
+func (g *Engine) GrantReprieve(ctx context.Context, name string, ref PodRef, r ReprieveRecord) (ReprieveRecord, error) {
+	err := g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
+		p := cl.locate(ref)
+		switch {
+		case p == nil && cl.sync != SyncLive:
+			return fmt.Errorf("%w: cluster %q", ErrNotSynced, cl.name)
+		case p == nil:
+			return fmt.Errorf("%w: %s in cluster %q", ErrPodUnknown, ref, cl.name)
+		}
+		r.Cluster, r.Namespace, r.Pod, r.UID, r.CreatedAt = cl.name, p.namespace, p.name, p.uid, c.clock.Now()
+		if !r.Until.After(r.CreatedAt) {
+			return fmt.Errorf("%w: the reprieve's end %s is not in the future", ErrInvalid, r.Until.Format(time.RFC3339))
+		}
+		stored := r
+		cl.setReprieve(p.uid, &stored, RecallReprieved, Change{Kind: ChangePutReprieve, Cluster: cl.name, Reprieve: &stored}, done)
+		return nil
+	})
+	return r, err
+}
+
+// RevokeReprieve takes a pod's stay back.
+func (g *Engine) RevokeReprieve(ctx context.Context, name string, ref PodRef) error {
+	return g.withCluster(ctx, name, func(_ *core, cl *cluster, done func()) error {
+		uid := ref.UID
+		for _, r := range cl.conf.reprieves {
+			if uid == "" && r.Namespace == ref.Namespace && r.Pod == ref.Name {
+				uid = r.UID
+			}
+		}
+		if cl.conf.reprieves[uid] == nil {
+			return fmt.Errorf("%w: %s in cluster %q", ErrReprieveUnknown, ref, cl.name)
+		}
+		cl.setReprieve(uid, nil, RecallNone, Change{Kind: ChangeDeleteReprieve, Cluster: cl.name, Reprieve: &ReprieveRecord{Cluster: cl.name, UID: uid}}, done)
+		return nil
+	})
+}
+
+// setReprieve puts a pod's reprieve in force, or takes it away if r is nil. mu is held.
+func (cl *cluster) setReprieve(uid string, r *ReprieveRecord, recall RecallReason, change Change, done func()) {
+	cl.reconfigure(reconfiguration{
+		edit: func(c *clusterConf) {
+			c.reprieves = maps.Clone(c.reprieves)
+			if r == nil {
+				delete(c.reprieves, uid)
+			} else {
+				c.reprieves[uid] = r
+			}
+		},
+		each:  func(s *shard, sc *shardCluster) { s.regate(sc, recall) },
+		extra: []Change{change},
+		then:  done,
+	})
+}
+
+// Reprieves returns the reprieves of a cluster, by end. Those that are over are left out.
+func (g *Engine) Reprieves(ctx context.Context, name string) ([]ReprieveRecord, error) {
+	var out []ReprieveRecord
+	err := g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
+		for _, r := range cl.conf.reprieves {
+			if r.Until.After(c.clock.Now()) {
+				out = append(out, *r)
+			}
+		}
+		done()
+		return nil
+	})
+	slices.SortFunc(out, func(a, b ReprieveRecord) int { return a.Until.Compare(b.Until) })
+	return out, err
+}
+
+// ForgetCluster removes a cluster and all its records. Its feed ends; executors
+// are told to stop what they have.
+func (g *Engine) ForgetCluster(ctx context.Context, name string) error {
+	return g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
+		if cl.session != nil {
+			cl.session.lose(fmt.Errorf("%w: cluster %q was forgotten", ErrSuperseded, cl.name))
+		}
+		c.mu.Lock()
+		delete(c.clusters, name)
+		c.mu.Unlock()
+		cl.cancel()
+		c.executors.clusterForgotten(name)
+		c.onShards(func(s *shard) { s.forget(name) }, func() {
+			c.commit(done, Change{Kind: ChangeForgetCluster, Cluster: name})
+		})
+		return nil
+	})
+}
+
+// forget drops a shard's part of a cluster.
+func (s *shard) forget(name string) {
+	sc := s.clusters[name]
+	if sc == nil {
+		return
+	}
+	delete(s.clusters, name)
+	drop := func(e *eviction) {
+		s.heap.disarm(e)
+		if d := e.delivery(); d != nil {
+			s.core.deliveries.recall(d.Token, RecallCancelled)
+			s.core.deliveries.remove(d.Token)
+		}
+		e.pod.ev = nil
+	}
+	for _, n := range sc.nodes {
+		for _, p := range n.pods {
+			if p.ev != nil {
+				drop(p.ev)
+			}
+		}
+	}
+	// Of pods that are gone already, what is still out.
+	for e := range sc.active {
+		drop(e)
+	}
+}

@@ -1,0 +1,281 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+// clusterConf is what shards and dispatcher go by. It is never changed: a new
+// one is handed to all shards of the cluster in a barrier.
+type clusterConf struct {
+	policy Policy
+	pauses []Pause
+	// reprieves are by pod UID.
+	reprieves map[string]*ReprieveRecord
+	// live: the feed has delivered a whole list and goes on; decisions are taken.
+	live bool
+	// released: all shards have decided again after the list, so that the oldest
+	// of what is overdue is known and may leave.
+	released bool
+	damaged  bool
+	// lastLive is the last time before the gap that the cluster's state was known.
+	lastLive time.Time
+}
+
+// pauseFor returns the pause in force for a pod, if there is one.
+func (c *clusterConf) pauseFor(p *pod, now time.Time) *Pause {
+	var found *Pause
+	for i := range c.pauses {
+		q := &c.pauses[i]
+		if !q.Until.IsZero() && !q.Until.After(now) || !q.covers(p.namespace, p.nodeName) {
+			continue
+		}
+		// Of several the one that ends last decides.
+		if found == nil || q.Until.IsZero() || !found.Until.IsZero() && q.Until.After(found.Until) {
+			found = q
+		}
+	}
+	return found
+}
+
+func (q *Pause) covers(namespace, node string) bool {
+	switch {
+	case q.Node != "":
+		return q.Node == node
+	case q.Namespace != "":
+		return q.Namespace == namespace
+	}
+	return true
+}
+
+// cluster is the router of one cluster: it knows which shard has a pod, holds
+// the cluster's record, and lets one feed at a time in.
+type cluster struct {
+	core       *core
+	name       string
+	dispatcher *dispatcher
+	// cancel ends the dispatcher when the cluster is forgotten.
+	cancel  context.CancelFunc
+	ignored ignoredCounts
+
+	mu      sync.Mutex // guards what follows; nothing blocks while it is held
+	rec     ClusterRecord
+	damaged bool
+	conf    *clusterConf
+	sync    SyncState
+	// gen numbers the lists; what is of an older one when a list ends is gone.
+	gen     uint32
+	uids    map[string]*pod
+	names   map[podName]*pod
+	nodes   map[string]*routedNode
+	session *FeedSession
+	// last is the latest feed's hello, lastMessage its latest message.
+	last        FeedHello
+	lastMessage time.Time
+	silence     clock.Timer
+	// shadowSaid is what shadow mode said before the start, by pod UID, until the
+	// first list has shown the pods.
+	shadowSaid map[string]wouldEvict
+}
+
+// wouldEvict is what shadow mode said of a pod.
+type wouldEvict struct {
+	due   time.Time
+	cause string
+}
+
+type podName struct{ namespace, name string }
+
+type routedNode struct {
+	uid string
+	gen uint32
+}
+
+// ignoredCounts count input that was taken and changes nothing.
+type ignoredCounts struct {
+	taintEffect, unknownKind, unknownUID atomic.Uint64
+}
+
+func newCluster(c *core, l LoadedCluster) *cluster {
+	cl := &cluster{
+		core: c, name: l.Record.Name, rec: l.Record, damaged: l.Damaged, sync: SyncNever,
+		uids: map[string]*pod{}, names: map[podName]*pod{}, nodes: map[string]*routedNode{},
+	}
+	if !l.Record.AdoptedAt.IsZero() || l.Damaged {
+		cl.sync = SyncLost
+	}
+	cl.conf = &clusterConf{
+		policy: cl.policy(), pauses: cl.rec.Pauses, damaged: l.Damaged, lastLive: cl.rec.LastLiveAt,
+		reprieves: map[string]*ReprieveRecord{},
+	}
+	cl.dispatcher = newDispatcher(c, cl.name, &cl.conf.policy)
+	cl.silence = c.clock.NewTimer(cl.checkSilence)
+	c.committer.lastSeq[cl.name] = l.LastSeq
+	return cl
+}
+
+// policy is the one in force: defaults, then the config file's fields, then the
+// operator's. mu is held.
+func (cl *cluster) policy() Policy { return cl.policyWith(cl.rec.Policy) }
+
+// etag names the state of the stored policy.
+func (cl *cluster) etag() string { return strconv.FormatUint(cl.rec.PolicyVersion, 10) }
+
+// record returns the change that writes the cluster's record as it is. mu is held.
+func (cl *cluster) record() Change {
+	r := cl.rec
+	r.Pauses = slices.Clone(r.Pauses)
+	return Change{Kind: ChangePutCluster, Cluster: cl.name, Record: &r}
+}
+
+// reconfiguration is a new conf on its way through the shards.
+type reconfiguration struct {
+	edit func(*clusterConf)
+	// each brings a shard's evictions in line with the new conf.
+	each func(*shard, *shardCluster)
+	// save, if set, edits the cluster's record, under mu, when all that the shards
+	// changed is queued before it; the record is then written.
+	save func(*ClusterRecord)
+	// extra is written with it.
+	extra []Change
+	// then is called when all of it is on disk; mu is not held.
+	then func()
+}
+
+// reconfigure hands a new conf to all shards of the cluster, as a barrier:
+// nothing of the cluster is dispatched until all have it and what they changed
+// is on disk. mu is held.
+func (cl *cluster) reconfigure(r reconfiguration) {
+	conf := *cl.conf
+	r.edit(&conf)
+	cl.conf = &conf
+	cl.dispatcher.inbox.put(dispatchMsg{suspend: 1}, dispatchMsg{policy: &conf.policy})
+	finish := func() {
+		cl.dispatcher.inbox.put(dispatchMsg{suspend: -1})
+		if r.then != nil {
+			r.then()
+		}
+	}
+	cl.core.onShards(func(s *shard) {
+		if sc := s.clusters[cl.name]; sc != nil {
+			sc.conf = &conf
+			r.each(s, sc)
+		}
+	}, func() {
+		cl.mu.Lock()
+		defer cl.mu.Unlock()
+		changes := append([]Change{{Cluster: cl.name}}, r.extra...)
+		if r.save != nil {
+			r.save(&cl.rec)
+			changes = append(changes, cl.record())
+		}
+		cl.core.commit(finish, changes...)
+	})
+}
+
+// regate looks again at every eviction that is due or out: a gate has changed.
+func (s *shard) regate(sc *shardCluster, recall RecallReason) {
+	for _, e := range sc.activeInOrder() {
+		switch e.state {
+		case StateDue:
+			if e.pending == 0 {
+				s.heap.disarm(e)
+				s.gate(sc, e)
+			}
+		case StateDelivered:
+			if s.stands(sc, e) {
+				continue
+			}
+			if !e.handed() {
+				s.undeliver(sc, e)
+				s.put(sc, e)
+			} else if recall != RecallNone && sc.conf.live {
+				s.recall(sc, e, recall, CancelUnspecified)
+			}
+		}
+	}
+}
+
+// activeInOrder returns the active evictions by due instant, so that what a
+// barrier does to them does not depend on a map's order.
+func (sc *shardCluster) activeInOrder() []*eviction {
+	return slices.SortedFunc(maps.Keys(sc.active), func(a, b *eviction) int {
+		if c := a.due.Compare(b.due); c != 0 {
+			return c
+		}
+		return int(a.seq()) - int(b.seq())
+	})
+}
+
+// redecide takes the decision of every pod again: the policy has changed.
+func (s *shard) redecide(sc *shardCluster) {
+	for _, n := range sc.nodes {
+		for _, p := range n.pods {
+			s.decide(sc, p)
+		}
+	}
+}
+
+// locate finds a pod by UID, or by namespace and name. mu is held.
+func (cl *cluster) locate(ref PodRef) *pod {
+	if ref.UID != "" {
+		p := cl.uids[ref.UID]
+		if p != nil && ref.Name != "" && (p.name != ref.Name || p.namespace != ref.Namespace) {
+			return nil
+		}
+		return p
+	}
+	return cl.names[podName{ref.Namespace, ref.Name}]
+}
+
+// podFor finds a pod for a caller and says why it cannot.
+func (cl *cluster) podFor(ref PodRef) (*pod, error) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	p := cl.locate(ref)
+	switch {
+	case p == nil && cl.sync != SyncLive:
+		return nil, fmt.Errorf("%w: cluster %q", ErrNotSynced, cl.name)
+	case p == nil:
+		return nil, fmt.Errorf("%w: %s in cluster %q", ErrPodUnknown, ref, cl.name)
+	}
+	return p, nil
+}
+
+// String names the pod as people do.
+func (r PodRef) String() string {
+	if r.Name == "" {
+		return "pod with UID " + r.UID
+	}
+	if r.UID == "" {
+		return fmt.Sprintf("pod %s/%s", r.Namespace, r.Name)
+	}
+	return fmt.Sprintf("pod %s/%s with UID %s", r.Namespace, r.Name, r.UID)
+}
+
+// end tells the feed that the core is over. After a store failure the feed's
+// stream may go on with a new list once there is a new core.
+func (cl *cluster) end(cause error) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.silence.Stop()
+	f := cl.session
+	if f == nil {
+		return
+	}
+	f.over, cl.session = cause, nil
+	if errors.Is(cause, ErrUnavailable) {
+		f.sink.Resync("the store failed and is opened again; what was not acknowledged may be lost")
+		return
+	}
+	f.sink.Ended(cause)
+}

@@ -1,0 +1,272 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+// offer is a due eviction that a shard has put before its cluster's dispatcher.
+type offer struct {
+	ev         *eviction
+	shard      *shard
+	dispatcher *dispatcher
+	due        time.Time
+	seq        uint64
+	retry      bool
+	// place is the index in its heap plus one; zero: not waiting. The dispatcher's.
+	place int32
+}
+
+// execLink is an executor as one cluster's dispatcher sees it. All but the
+// session is the dispatcher's.
+type execLink struct {
+	session               *ExecutorSession
+	capacity, outstanding int
+	attachedAt            time.Time
+	detached              bool
+}
+
+// dispatchMsg is a message to a dispatcher: exactly one of its parts is set.
+type dispatchMsg struct {
+	offer    *offer
+	withdraw *offer
+	credit   *execLink
+	attach   *execLink
+	detach   *execLink
+	capacity *capacityMsg
+	policy   *Policy
+	suspend  int // +1 or -1
+	tick     bool
+	task     func(*dispatcher)
+}
+
+type capacityMsg struct {
+	link     *execLink
+	capacity int
+}
+
+// dispatcher orders what is due in one cluster over all shards and grants
+// permits: to the oldest first, within the rate and the executors' credit.
+type dispatcher struct {
+	core    *core
+	cluster string
+	inbox   *mailbox[dispatchMsg]
+	timer   clock.Timer
+	// blocked is why the head of the queue is not sent, for readers.
+	blocked atomic.Uint32
+
+	// Owned by the goroutine.
+	fresh, retries  indexedHeap[*offer]
+	links           []*execLink
+	limiter, halved *rate.Limiter // nil: unlimited
+	suspended       int
+	releasing       bool
+	tickAt          time.Time
+}
+
+func newDispatcher(c *core, cluster string, policy *Policy) *dispatcher {
+	d := &dispatcher{core: c, cluster: cluster, inbox: newMailbox[dispatchMsg](&c.activity)}
+	d.timer = c.clock.NewTimer(func() { d.inbox.put(dispatchMsg{tick: true}) })
+	d.setRate(policy)
+	return d
+}
+
+func (d *dispatcher) run(ctx context.Context) error {
+	defer d.timer.Stop()
+	var spare []dispatchMsg
+	for {
+		msgs := d.inbox.take(ctx, spare)
+		if msgs == nil {
+			return nil
+		}
+		// What a barrier let loose waits for the clock's tick, so that all events
+		// of the instant come first (D16).
+		now, released := d.core.clock.Now(), false
+		for i := range msgs {
+			released = d.handle(&msgs[i]) || released
+		}
+		if released {
+			d.releasing = true
+			d.tickAfter(now)
+		}
+		if !d.releasing {
+			d.grant(now)
+		}
+		n := len(msgs)
+		clear(msgs)
+		spare = msgs
+		d.inbox.done(n)
+	}
+}
+
+// handle applies a message and reports whether it ended a suspension.
+func (d *dispatcher) handle(m *dispatchMsg) (released bool) {
+	switch {
+	case m.offer != nil:
+		d.heapOf(m.offer).push(m.offer)
+	case m.withdraw != nil:
+		d.heapOf(m.withdraw).remove(m.withdraw)
+	case m.credit != nil:
+		m.credit.outstanding--
+	case m.attach != nil:
+		d.links = append(d.links, m.attach)
+	case m.detach != nil:
+		d.detach(m.detach)
+	case m.capacity != nil:
+		m.capacity.link.capacity = m.capacity.capacity
+	case m.policy != nil:
+		d.setRate(m.policy)
+	case m.suspend != 0:
+		d.suspended += m.suspend
+		return d.suspended == 0
+	case m.tick:
+		d.tickAt, d.releasing = time.Time{}, false
+	case m.task != nil:
+		m.task(d)
+	}
+	return false
+}
+
+func (d *dispatcher) heapOf(o *offer) *indexedHeap[*offer] {
+	if o.retry {
+		return &d.retries
+	}
+	return &d.fresh
+}
+
+func (d *dispatcher) detach(link *execLink) {
+	link.detached = true
+	for i, l := range d.links {
+		if l == link {
+			d.links = append(d.links[:i], d.links[i+1:]...)
+			return
+		}
+	}
+}
+
+// setRate makes the limiters of a policy. Retries take at most half the rate.
+func (d *dispatcher) setRate(p *Policy) {
+	if p.UnlimitedRate {
+		d.limiter, d.halved = nil, nil
+		return
+	}
+	limit, burst := rate.Limit(p.RatePerSecond), max(p.Burst, 1)
+	if d.limiter != nil {
+		if d.limiter.Limit() == limit && d.limiter.Burst() == burst {
+			return
+		}
+		// A change of the policy gives no new burst.
+		now := d.core.clock.Now()
+		d.limiter.SetLimitAt(now, limit)
+		d.limiter.SetBurstAt(now, burst)
+		d.halved.SetLimitAt(now, limit/2)
+		d.halved.SetBurstAt(now, max(burst/2, 1))
+		return
+	}
+	d.limiter = rate.NewLimiter(limit, burst)
+	d.halved = rate.NewLimiter(limit/2, max(burst/2, 1))
+}
+
+// grant gives permits for as long as there is something due, credit and rate.
+func (d *dispatcher) grant(now time.Time) {
+	for {
+		if d.suspended > 0 || len(d.fresh) == 0 && len(d.retries) == 0 {
+			d.blocked.Store(uint32(HoldNone))
+			return
+		}
+		link := d.freest()
+		if link == nil {
+			d.blocked.Store(uint32(HoldNoExecutor))
+			return
+		}
+		o, wait := d.pick(now)
+		if o == nil {
+			d.blocked.Store(uint32(HoldRateLimited))
+			d.tickAfter(now.Add(wait))
+			return
+		}
+		d.heapOf(o).remove(o)
+		link.outstanding++
+		o.shard.inbox.put(shardMsg{permit: &permit{offer: o, link: link}})
+	}
+}
+
+func (d *dispatcher) tickAfter(at time.Time) {
+	if d.tickAt.IsZero() || at.Before(d.tickAt) {
+		d.tickAt = at
+		d.timer.Reset(at)
+	}
+}
+
+// freest is the executor with most free credit.
+func (d *dispatcher) freest() *execLink {
+	var best *execLink
+	for _, l := range d.links {
+		if free := l.capacity - l.outstanding; free > 0 && (best == nil || free > best.capacity-best.outstanding) {
+			best = l
+		}
+	}
+	return best
+}
+
+// pick takes the oldest offer that the rate allows, or says how long to wait.
+func (d *dispatcher) pick(now time.Time) (*offer, time.Duration) {
+	fresh, retry := d.fresh.head(), d.retries.head()
+	if d.limiter == nil {
+		return older(fresh, retry), 0
+	}
+	if wait := waitFor(d.limiter, now); wait > 0 {
+		return nil, wait
+	}
+	if o := older(fresh, retry); o == fresh {
+		d.limiter.AllowN(now, 1)
+		return o, 0
+	}
+	wait := waitFor(d.halved, now)
+	if wait == 0 {
+		d.halved.AllowN(now, 1)
+		d.limiter.AllowN(now, 1)
+		return retry, 0
+	}
+	if fresh == nil {
+		return nil, wait
+	}
+	d.limiter.AllowN(now, 1)
+	return fresh, 0
+}
+
+// waitFor is how long until the limiter has a token; it takes none.
+func waitFor(l *rate.Limiter, now time.Time) time.Duration {
+	if l.TokensAt(now) >= 1 {
+		return 0
+	}
+	r := l.ReserveN(now, 1)
+	defer r.CancelAt(now)
+	// At least a nanosecond: a wait of zero would be taken for leave.
+	return max(r.DelayFrom(now), 1)
+}
+
+// older returns the offer that leaves first: by due instant, then sequence.
+func older(a, b *offer) *offer {
+	switch {
+	case a == nil:
+		return b
+	case b == nil || a.before(b):
+		return a
+	}
+	return b
+}
+
+func (o *offer) before(p *offer) bool {
+	if !o.due.Equal(p.due) {
+		return o.due.Before(p.due)
+	}
+	return o.seq < p.seq
+}
+
+func (o *offer) at() *int32 { return &o.place }

@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// load fills a core that has not started from its store.
+func (c *core) load(ctx context.Context) error {
+	l := &loader{core: c}
+	if err := c.store.Load(ctx, l); err != nil {
+		return err
+	}
+	for _, cl := range c.clusters {
+		if err := c.loadShadow(ctx, cl); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// loader puts what the store has where it belongs. Nothing runs yet.
+type loader struct {
+	core *core
+	cl   *cluster
+}
+
+func (l *loader) Meta(m Meta) error {
+	l.core.committer.revision = m.Revision
+	if f, ok := l.core.clock.(interface{ Floor(t time.Time) }); ok {
+		f.Floor(m.ClockFloor)
+	}
+	return nil
+}
+
+func (l *loader) Cluster(lc LoadedCluster) error {
+	l.cl = l.core.addCluster(lc)
+	for _, s := range l.core.shards {
+		s.clusters[l.cl.name] = newShardCluster(l.cl, l.cl.conf)
+	}
+	return nil
+}
+
+func (l *loader) Node(r *NodeRecord) error {
+	s := l.core.shardOf(l.cl.name, r.Name)
+	n := s.clusters[l.cl.name].nodeNamed(r.Name)
+	n.known = true
+	n.nodeState = nodeState{uid: r.UID, taints: r.Taints, episodeStart: r.EpisodeStart}
+	stored := n.nodeState
+	n.stored = &stored
+	n.force = n.inForce()
+	l.cl.nodes[r.Name] = &routedNode{uid: r.UID}
+	return nil
+}
+
+func (l *loader) Reprieve(r *ReprieveRecord) error {
+	l.cl.conf.reprieves[r.UID] = r
+	return nil
+}
+
+func (l *loader) Eviction(r *EvictionRecord) error {
+	cl := l.cl
+	if p := cl.uids[r.UID]; p != nil {
+		// I5: the store never has two. If it does, the first counts.
+		l.Damaged(fmt.Sprintf("clusters/%s/evictions/%d", cl.name, r.Seq), fmt.Errorf("second open eviction of UID %s", r.UID))
+		return nil
+	}
+	s := l.core.shardOf(cl.name, r.Node)
+	sc := s.clusters[cl.name]
+	p := &pod{namespace: r.Namespace, name: r.Pod, uid: r.UID, nodeName: r.Node, shard: s, boundAt: r.BoundAt}
+	sc.nodeNamed(r.Node).add(p)
+	sc.pods++
+	cl.uids[p.uid], cl.names[podName{p.namespace, p.name}] = p, p
+	e := &eviction{pod: p}
+	e.restore(r)
+	p.ev = e
+	sc.count(e, 1)
+	if e.state != StateWaiting {
+		sc.active[e] = struct{}{}
+	}
+	if len(r.Requests) > 0 {
+		sc.requested[e] = struct{}{}
+	}
+	sc.reindex(e)
+	if d := e.delivery(); d != nil {
+		l.core.deliveries.add(d.Token, deliveryRef{shard: s, ev: e, cluster: cl.name})
+	}
+	s.arm(sc, e)
+	return nil
+}
+
+func (l *loader) Damaged(where string, err error) {
+	l.core.damaged = append(l.core.damaged, where)
+	l.core.observer.Damaged(where)
+	l.core.opts.Logger.Error("record set aside", "where", where, "error", err)
+}
+
+// loadShadow remembers what shadow mode has said of pods, so that a restart
+// does not say it again.
+func (c *core) loadShadow(ctx context.Context, cl *cluster) error {
+	if cl.conf.policy.Mode != ModeShadow {
+		return nil
+	}
+	q := HistoryQuery{Cluster: cl.name, Reasons: []CloseReason{CloseWouldEvict}, Limit: 1000}
+	cl.shadowSaid = map[string]wouldEvict{}
+	for {
+		page, err := c.store.History(ctx, q)
+		if err != nil {
+			return fmt.Errorf("read shadow history of cluster %q: %w", cl.name, err)
+		}
+		for _, r := range page.Evictions {
+			if _, later := cl.shadowSaid[r.UID]; !later {
+				cl.shadowSaid[r.UID] = wouldEvict{due: r.Due, cause: causeKey(&r.Cause)}
+			}
+		}
+		if q.Cursor = page.Cursor; q.Cursor == "" {
+			return nil
+		}
+	}
+}

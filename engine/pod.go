@@ -1,0 +1,271 @@
+package engine
+
+import (
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// pod is a pod as the engine keeps it: identity, tolerations and a few flags.
+type pod struct {
+	// Identity never changes, so that the router may read it too.
+	namespace, name, uid, nodeName string
+	shard                          *shard
+	// gen is the list the pod was last in; only the router touches it, under cluster.mu.
+	gen uint32
+
+	// What follows is owned by the shard.
+	place int32 // index in node.pods
+	// listed: the feed has shown the pod. A pod known only from an open eviction is not.
+	listed, gone, terminating, finished, mirror bool
+
+	// node is never nil: a pod without a node is on the node named "".
+	node    *node
+	tols    *tolerationSet
+	boundAt time.Time
+	ev      *eviction
+	// rest is what few pods have.
+	rest *podRest
+}
+
+type podRest struct {
+	// would remembers what shadow mode has already said of the pod.
+	would wouldEvict
+	// quietUntil keeps a pod closed as GONE or SUPERSEDED from being opened
+	// again at once, while the feed lags behind what the executor saw.
+	quietUntil time.Time
+}
+
+func (p *pod) more() *podRest {
+	if p.rest == nil {
+		p.rest = &podRest{}
+	}
+	return p.rest
+}
+
+// node is a node as the engine keeps it, with the pods that name it.
+type node struct {
+	sc    *shardCluster
+	name  string
+	known bool
+	nodeState
+	// stored is the state on disk, or on its way there.
+	stored *nodeState
+	// seenAt is the last sighting while the cluster was not synced.
+	seenAt time.Time
+	// force are the taints as decisions use them; derived from nodeState.
+	force []Taint
+	pods  []*pod
+}
+
+func (n *node) add(p *pod) {
+	p.node, p.place = n, int32(len(n.pods))
+	n.pods = append(n.pods, p)
+}
+
+func (n *node) remove(p *pod) {
+	last := len(n.pods) - 1
+	moved := n.pods[last]
+	n.pods[p.place] = moved
+	moved.place = p.place
+	n.pods[last] = nil
+	n.pods = n.pods[:last]
+}
+
+// tolerationSet is a pod's list of tolerations, shared by all pods of a shard
+// that have the same: a Deployment's pods differ in nothing here.
+type tolerationSet struct {
+	key  string
+	list []corev1.Toleration
+	refs int
+}
+
+// tolerationInterner hands out shared toleration lists. A shard owns it.
+type tolerationInterner map[string]*tolerationSet
+
+func (in tolerationInterner) get(list []corev1.Toleration) *tolerationSet {
+	if len(list) == 0 {
+		return nil
+	}
+	key := tolerationKey(list)
+	set := in[key]
+	if set == nil {
+		set = &tolerationSet{key: key, list: list}
+		in[key] = set
+	}
+	set.refs++
+	return set
+}
+
+func (in tolerationInterner) put(set *tolerationSet) {
+	if set == nil {
+		return
+	}
+	if set.refs--; set.refs == 0 {
+		delete(in, set.key)
+	}
+}
+
+func (s *tolerationSet) tolerations() []corev1.Toleration {
+	if s == nil {
+		return nil
+	}
+	return s.list
+}
+
+func tolerationKey(list []corev1.Toleration) string {
+	var b strings.Builder
+	for i := range list {
+		t := &list[i]
+		for _, f := range [...]string{t.Key, string(t.Operator), t.Value, string(t.Effect)} {
+			b.WriteString(strconv.Itoa(len(f)))
+			b.WriteByte(':')
+			b.WriteString(f)
+		}
+		if t.TolerationSeconds != nil {
+			b.WriteString(strconv.FormatInt(*t.TolerationSeconds, 10))
+		}
+		b.WriteByte(';')
+	}
+	return b.String()
+}
+
+// eviction is an open eviction. Its shard owns it; seqNo is set by the
+// committer at the first commit.
+type eviction struct {
+	pod   *pod
+	seqNo atomic.Uint64
+	due   time.Time
+	cause Cause
+	// wake is the instant in the timer heap, place its index there plus one.
+	wake  time.Time
+	place int32
+	// pending counts changes on their way to the disk; committed: at least one is there.
+	pending   int32
+	committed bool
+	indexed   bool
+	state     State
+	hold      Hold
+	attempts  uint32
+	noAnswers uint32
+	holdUntil time.Time
+	openedAt  time.Time
+	revision  uint64
+	offer     *offer
+	// rest is what few evictions have at a time.
+	rest *evictionRest
+}
+
+type evictionRest struct {
+	requests    []Request
+	delivery    *Delivery
+	link        *execLink
+	handed      bool
+	deliveredAt time.Time
+	notBefore   time.Time
+	lastOutcome Outcome
+	lastMessage string
+	firstSentAt time.Time
+	lastSentAt  time.Time
+	resultAt    time.Time
+	confirmBy   time.Time
+}
+
+// sc is the shard's part of the eviction's cluster.
+func (e *eviction) sc() *shardCluster { return e.pod.node.sc }
+
+func (e *eviction) seq() uint64 { return e.seqNo.Load() }
+
+func (e *eviction) more() *evictionRest {
+	if e.rest == nil {
+		e.rest = &evictionRest{}
+	}
+	return e.rest
+}
+
+func (e *eviction) requests() []Request {
+	if e.rest == nil {
+		return nil
+	}
+	return e.rest.requests
+}
+
+func (e *eviction) delivery() *Delivery {
+	if e.rest == nil {
+		return nil
+	}
+	return e.rest.delivery
+}
+
+// handed reports whether the order may be with an executor.
+func (e *eviction) handed() bool { return e.rest != nil && e.rest.handed }
+
+func (e *eviction) lastOutcome() Outcome {
+	if e.rest == nil {
+		return OutcomeUnspecified
+	}
+	return e.rest.lastOutcome
+}
+
+func (e *eviction) notBefore() time.Time {
+	if e.rest == nil {
+		return time.Time{}
+	}
+	return e.rest.notBefore
+}
+
+// record returns the eviction as it stands, for the store and for readers.
+func (e *eviction) record(cluster string) *EvictionRecord {
+	p := e.pod
+	r := &EvictionRecord{
+		Cluster: cluster, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName,
+		State: e.state, Hold: e.hold, HoldUntil: e.holdUntil, BoundAt: p.boundAt, Due: e.due, Cause: e.cause,
+		Attempts: e.attempts, NoAnswers: e.noAnswers, OpenedAt: e.openedAt, Revision: e.revision,
+	}
+	r.NodeUID = p.node.uid
+	if m := e.rest; m != nil {
+		r.Requests = m.requests
+		if m.delivery != nil {
+			d := *m.delivery
+			r.Delivery = &d
+		}
+		r.NotBefore, r.LastOutcome, r.LastMessage = m.notBefore, m.lastOutcome, m.lastMessage
+		r.FirstSentAt, r.LastSentAt, r.ResultAt, r.ConfirmBy = m.firstSentAt, m.lastSentAt, m.resultAt, m.confirmBy
+	}
+	return r
+}
+
+// restore fills an eviction from what the store had.
+func (e *eviction) restore(r *EvictionRecord) {
+	e.seqNo.Store(r.Seq)
+	e.due, e.cause, e.state = r.Due, r.Cause, r.State
+	if e.state == StateDue {
+		e.state = StateWaiting
+	}
+	e.attempts, e.noAnswers, e.openedAt, e.revision = r.Attempts, r.NoAnswers, r.OpenedAt, r.Revision
+	e.committed = true
+	if len(r.Requests) == 0 && r.Delivery == nil && r.NotBefore.IsZero() && r.LastOutcome == 0 && r.FirstSentAt.IsZero() {
+		return
+	}
+	e.rest = &evictionRest{
+		requests: r.Requests, delivery: r.Delivery,
+		// It cannot be known whether the order left before the restart: it may have.
+		handed:    r.Delivery != nil,
+		notBefore: r.NotBefore, lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
+		firstSentAt: r.FirstSentAt, lastSentAt: r.LastSentAt, resultAt: r.ResultAt, confirmBy: r.ConfirmBy,
+	}
+	if r.Delivery != nil {
+		e.rest.deliveredAt = r.Delivery.SentAt
+	}
+}
+
+// causeKey tells causes apart where only their identity counts.
+func causeKey(c *Cause) string {
+	if c.Kind == CauseRequest {
+		return "request\x00" + c.Requester + "\x00" + c.RequestID
+	}
+	return "taint\x00" + c.Taint.Key + "\x00" + c.Taint.Value
+}

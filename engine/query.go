@@ -1,0 +1,485 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// listBudget bounds how many evictions a shard looks at for a reader before its
+// other work has a turn.
+const listBudget = 10_000
+
+// listCursor is a place in the order of open evictions: (due, cluster, seq).
+type listCursor struct {
+	due     time.Time
+	cluster string
+	seq     uint64
+}
+
+func (c listCursor) String() string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(c.due.Unix()))
+	b = binary.BigEndian.AppendUint32(b, uint32(c.due.Nanosecond()))
+	b = binary.BigEndian.AppendUint64(b, c.seq)
+	return base64.RawURLEncoding.EncodeToString(append(b, c.cluster...))
+}
+
+func parseListCursor(s string) (c listCursor, err error) {
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil || len(b) <= 20 {
+		return c, fmt.Errorf("%w: page token is not one of this service's", ErrInvalid)
+	}
+	c.due = time.Unix(int64(binary.BigEndian.Uint64(b)), int64(binary.BigEndian.Uint32(b[8:]))).UTC()
+	c.seq, c.cluster = binary.BigEndian.Uint64(b[12:]), string(b[20:])
+	return c, nil
+}
+
+func cursorOf(r *EvictionRecord) listCursor { return listCursor{r.Due, r.Cluster, r.Seq} }
+
+func (c listCursor) compare(o listCursor) int {
+	return cmp.Or(c.due.Compare(o.due), cmp.Compare(c.cluster, o.cluster), cmp.Compare(c.seq, o.seq))
+}
+
+// List returns open evictions by due instant, a page at a time. It reads memory
+// only. Errors: ErrInvalid (cursor), ErrClusterUnknown, ErrUnavailable.
+func (g *Engine) List(ctx context.Context, q ListQuery) (ListPage, error) {
+	c, err := g.current()
+	if err != nil {
+		return ListPage{}, err
+	}
+	if q.Cluster != "" && c.cluster(q.Cluster) == nil {
+		return ListPage{}, fmt.Errorf("%w: %q", ErrClusterUnknown, q.Cluster)
+	}
+	var after *listCursor
+	if q.Cursor != "" {
+		cur, err := parseListCursor(q.Cursor)
+		if err != nil {
+			return ListPage{}, err
+		}
+		after = &cur
+	}
+	shards := c.shards
+	if q.Cluster != "" && q.Node != "" {
+		shards = []*shard{c.shardOf(q.Cluster, q.Node)}
+	}
+	var found []*EvictionRecord
+	for _, s := range shards {
+		part, err := c.listShard(ctx, s, &q, after)
+		if err != nil {
+			return ListPage{}, err
+		}
+		found = append(found, part...)
+	}
+	slices.SortFunc(found, func(a, b *EvictionRecord) int { return cursorOf(a).compare(cursorOf(b)) })
+	page := ListPage{Evictions: found}
+	if len(found) > q.Limit {
+		page.Evictions = found[:q.Limit]
+		page.Cursor = cursorOf(page.Evictions[q.Limit-1]).String()
+	}
+	return page, nil
+}
+
+// listShard collects a shard's first Limit+1 matches after a place, in turns.
+func (c *core) listShard(ctx context.Context, s *shard, q *ListQuery, after *listCursor) ([]*EvictionRecord, error) {
+	var all []*EvictionRecord
+	var names []string
+	if err := c.ask(ctx, s, func(s *shard) {
+		for name := range s.clusters {
+			if (q.Cluster == "" || q.Cluster == name) && (q.Allowed == nil || q.Allowed(name)) {
+				names = append(names, name)
+			}
+		}
+	}); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		var got []*EvictionRecord
+		for from, more := after, true; more; {
+			err := c.ask(ctx, s, func(s *shard) {
+				more = false
+				if sc := s.clusters[name]; sc != nil {
+					got, from, more = s.listCluster(sc, q, from, got)
+				}
+			})
+			if err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, got...)
+	}
+	return all, nil
+}
+
+// listCluster appends matches to got until the page is full, the budget is
+// spent, or the end is reached; more says that there may be some left.
+func (s *shard) listCluster(sc *shardCluster, q *ListQuery, after *listCursor, got []*EvictionRecord) (_ []*EvictionRecord, last *listCursor, more bool) {
+	visited := 0
+	visit := func(e *eviction) bool {
+		at := listCursor{e.due, sc.name, e.seq()}
+		if after != nil && at.compare(*after) <= 0 {
+			return true
+		}
+		if !q.DueBefore.IsZero() && !e.due.Before(q.DueBefore) {
+			return false
+		}
+		visited++
+		last = &at
+		if s.matches(sc, q, e) {
+			got = append(got, s.view(sc, e))
+		}
+		more = visited >= listBudget
+		return len(got) <= q.Limit && !more
+	}
+	if q.Node != "" {
+		s.listNode(sc, q.Node, visit)
+		return got, last, false
+	}
+	if after == nil {
+		sc.index.Ascend(visit)
+	} else {
+		pivot := &eviction{due: after.due}
+		if after.cluster == sc.name {
+			pivot.seqNo.Store(after.seq)
+		}
+		sc.index.AscendGreaterOrEqual(pivot, visit)
+	}
+	return got, last, more && len(got) <= q.Limit
+}
+
+// listNode visits a node's evictions by due instant: a node has few.
+func (s *shard) listNode(sc *shardCluster, name string, visit func(*eviction) bool) {
+	n := sc.nodes[name]
+	if n == nil {
+		return
+	}
+	var all []*eviction
+	for _, p := range n.pods {
+		if p.ev != nil && p.ev.indexed {
+			all = append(all, p.ev)
+		}
+	}
+	for e := range sc.active {
+		if e.pod.gone && e.pod.nodeName == name && e.indexed {
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b *eviction) int {
+		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.seq(), b.seq()))
+	})
+	for _, e := range all {
+		if !visit(e) {
+			return
+		}
+	}
+}
+
+func (s *shard) matches(sc *shardCluster, q *ListQuery, e *eviction) bool {
+	p := e.pod
+	if q.Namespace != "" && p.namespace != q.Namespace || q.Pod != "" && p.name != q.Pod ||
+		q.UID != "" && p.uid != q.UID || q.Node != "" && p.nodeName != q.Node {
+		return false
+	}
+	if len(q.States) > 0 && !slices.Contains(q.States, s.stateNow(e)) {
+		return false
+	}
+	if len(q.Holds) > 0 && (s.stateNow(e) != StateDue || !slices.Contains(q.Holds, s.holdNow(sc, e))) {
+		return false
+	}
+	return q.Requester == "" || slices.ContainsFunc(e.requests(), func(r Request) bool { return r.Requester == q.Requester })
+}
+
+// stateNow is the state that a reader sees: what is past its due instant is due.
+func (s *shard) stateNow(e *eviction) State {
+	if e.state == StateWaiting && !e.due.After(s.now) {
+		return StateDue
+	}
+	return e.state
+}
+
+// holdNow is the hold that a reader sees: of what the shard lets through, the dispatcher knows.
+func (s *shard) holdNow(sc *shardCluster, e *eviction) Hold {
+	if e.hold == HoldNone && e.offer != nil {
+		return Hold(sc.dispatcher.blocked.Load())
+	}
+	return e.hold
+}
+
+// view is the eviction as readers see it.
+func (s *shard) view(sc *shardCluster, e *eviction) *EvictionRecord {
+	r := e.record(sc.name)
+	r.State = s.stateNow(e)
+	if r.State == StateDue {
+		r.Hold = s.holdNow(sc, e)
+	}
+	return r
+}
+
+// Get returns one eviction, open or closed, by its id. Errors: ErrEvictionUnknown,
+// ErrClusterUnknown, ErrInvalid, ErrUnavailable.
+func (g *Engine) Get(ctx context.Context, id string) (*EvictionRecord, error) {
+	name, seq, err := ParseEvictionID(id)
+	if err != nil {
+		return nil, err
+	}
+	c, err := g.current()
+	if err != nil {
+		return nil, err
+	}
+	if c.cluster(name) == nil {
+		return nil, fmt.Errorf("%w: %q", ErrEvictionUnknown, id)
+	}
+	// Looked for among the open ones first: one that closes in between is found in history.
+	rec, err := c.openBySeq(ctx, name, seq)
+	if rec != nil || err != nil {
+		return rec, err
+	}
+	rec, err = c.store.HistoryEviction(ctx, name, seq)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %q: %w", ErrEvictionUnknown, id, err)
+	}
+	return rec, nil
+}
+
+// History returns closed evictions, newest first, from disk.
+func (g *Engine) History(ctx context.Context, q HistoryQuery) (HistoryPage, error) {
+	c, err := g.current()
+	if err != nil {
+		return HistoryPage{}, err
+	}
+	if c.cluster(q.Cluster) == nil {
+		return HistoryPage{}, fmt.Errorf("%w: %q", ErrClusterUnknown, q.Cluster)
+	}
+	return c.store.History(ctx, q)
+}
+
+// Revision is that of the last commit.
+func (g *Engine) Revision() (uint64, error) {
+	c, err := g.current()
+	if err != nil {
+		return 0, err
+	}
+	return c.ring.revision(), nil
+}
+
+// Watch returns a reader of the changes after a revision. Errors: ErrRevisionTooOld, ErrUnavailable.
+func (g *Engine) Watch(revision uint64) (*Watcher, error) {
+	c, err := g.current()
+	if err != nil {
+		return nil, err
+	}
+	return c.ring.watch(revision)
+}
+
+// Clusters returns the status of all clusters that allowed lets through, by name.
+func (g *Engine) Clusters(ctx context.Context, allowed func(string) bool) ([]*ClusterStatus, error) {
+	c, err := g.current()
+	if err != nil {
+		return nil, err
+	}
+	var out []*ClusterStatus
+	for _, cl := range c.all() {
+		if allowed != nil && !allowed(cl.name) {
+			continue
+		}
+		st, err := c.status(ctx, cl)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b *ClusterStatus) int { return cmp.Compare(a.Record.Name, b.Record.Name) })
+	return out, nil
+}
+
+// Cluster returns one cluster's status. Errors: ErrClusterUnknown, ErrUnavailable.
+func (g *Engine) Cluster(ctx context.Context, name string) (*ClusterStatus, error) {
+	c, err := g.current()
+	if err != nil {
+		return nil, err
+	}
+	cl := c.cluster(name)
+	if cl == nil {
+		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
+	}
+	return c.status(ctx, cl)
+}
+
+func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) {
+	st := &ClusterStatus{Open: map[State]int{}, Holds: map[Hold]int{}}
+	done := make(chan struct{})
+	parts := make([]shardStatus, len(c.shards))
+	cl.mu.Lock()
+	now := c.clock.Now()
+	st.Record, st.Policy, st.Etag, st.Damaged = cl.rec, cl.conf.policy, cl.etag(), cl.damaged
+	st.Record.Pauses = slices.DeleteFunc(slices.Clone(cl.conf.pauses), func(q Pause) bool { return q.over(now) })
+	st.Sync, st.Feed, st.LastMessage = cl.sync, cl.last, cl.lastMessage
+	st.Nodes, st.Pods, st.Reprieves = len(cl.nodes), len(cl.uids), len(cl.conf.reprieves)
+	if !cl.lastMessage.IsZero() {
+		st.FeedAge = now.Sub(cl.lastMessage)
+	}
+	st.Ignored = map[string]uint64{
+		"taint_effect": cl.ignored.taintEffect.Load(), "unknown_kind": cl.ignored.unknownKind.Load(),
+		"unknown_uid": cl.ignored.unknownUID.Load(),
+	}
+	left := newCountdown(2, func() { close(done) })
+	cl.dispatcher.inbox.put(dispatchMsg{task: func(d *dispatcher) {
+		st.Executors = d.status()
+		left.done()
+	}})
+	c.onShards(func(s *shard) { parts[s.id] = s.status(cl.name) }, left.done)
+	cl.mu.Unlock()
+	if err := c.await(ctx, done); err != nil {
+		return nil, err
+	}
+	for i := range parts {
+		parts[i].addTo(st)
+	}
+	st.Warnings = st.warnings(now)
+	return st, nil
+}
+
+// warnings are what an operator should know of a cluster without asking.
+func (st *ClusterStatus) warnings(now time.Time) (w []string) {
+	if st.Damaged {
+		w = append(w, "the cluster's record on disk is damaged: nothing is sent until its policy is set anew or it is forgotten")
+	}
+	if st.Policy.Mode == ModeShadow && st.Sync == SyncLive {
+		w = append(w, "mode is SHADOW: evictions are decided and recorded, nothing is sent")
+	}
+	if st.Policy.Mode == ModeEnforce && len(st.Executors) == 0 {
+		w = append(w, "no executor is attached: nothing can be sent")
+	}
+	if st.Stuck > 0 {
+		w = append(w, fmt.Sprintf("%d evictions are stuck (%d or more attempts)", st.Stuck, stuckAttempts))
+	}
+	if n := st.Ignored["taint_effect"]; n > 0 {
+		w = append(w, fmt.Sprintf("%d taints with a missing or unknown effect were ignored", n))
+	}
+	if late := now.Sub(st.OldestDue); !st.OldestDue.IsZero() && late > time.Minute {
+		w = append(w, fmt.Sprintf("the oldest due eviction is %s late", late.Round(time.Second)))
+	}
+	return w
+}
+
+func (d *dispatcher) status() []ExecutorStatus {
+	out := make([]ExecutorStatus, 0, len(d.links))
+	for _, l := range d.links {
+		out = append(out, ExecutorStatus{ID: l.session.hello.ID, Capacity: l.capacity, Outstanding: l.outstanding, ConnectedAt: l.attachedAt})
+	}
+	slices.SortFunc(out, func(a, b ExecutorStatus) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+// shardStatus is a shard's part of a cluster's status.
+type shardStatus struct {
+	counts  counts
+	offered int
+	blocked Hold
+	oldest  time.Time
+}
+
+func (s *shard) status(name string) (st shardStatus) {
+	sc := s.clusters[name]
+	if sc == nil {
+		return st
+	}
+	st.counts = sc.counts
+	st.blocked = Hold(sc.dispatcher.blocked.Load())
+	for e := range sc.active {
+		if e.offer != nil {
+			st.offered++
+		}
+		if e.state == StateDue && (st.oldest.IsZero() || e.due.Before(st.oldest)) {
+			st.oldest = e.due
+		}
+	}
+	return st
+}
+
+func (p *shardStatus) addTo(st *ClusterStatus) {
+	for state, n := range p.counts.states {
+		if n != 0 {
+			st.Open[State(state)] += n
+		}
+	}
+	for hold, n := range p.counts.holds {
+		if Hold(hold) == HoldNone {
+			n -= p.offered
+		}
+		if n != 0 {
+			st.Holds[Hold(hold)] += n
+		}
+	}
+	if p.offered > 0 {
+		st.Holds[p.blocked] += p.offered
+	}
+	st.Stuck += p.counts.stuck
+	if !p.oldest.IsZero() && (st.OldestDue.IsZero() || p.oldest.Before(st.OldestDue)) {
+		st.OldestDue = p.oldest
+	}
+}
+
+// Nodes returns a cluster's nodes by name: those with NoExecute taints, or all.
+func (g *Engine) Nodes(ctx context.Context, name string, all bool) ([]NodeStatus, error) {
+	c, err := g.current()
+	if err != nil {
+		return nil, err
+	}
+	if c.cluster(name) == nil {
+		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
+	}
+	var out []NodeStatus
+	for _, s := range c.shards {
+		err := c.ask(ctx, s, func(s *shard) {
+			sc := s.clusters[name]
+			if sc == nil {
+				return
+			}
+			for _, n := range sc.nodes {
+				if n.name != "" && (all || len(n.taints) > 0) {
+					out = append(out, n.status())
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(out, func(a, b NodeStatus) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+func (n *node) status() NodeStatus {
+	st := NodeStatus{
+		Cluster: n.sc.name, Name: n.name, UID: n.uid, Known: n.known, Taints: n.force,
+		EpisodeStart: n.episodeStart, Pods: len(n.pods),
+	}
+	for _, p := range n.pods {
+		if p.ev != nil {
+			st.Open++
+		}
+	}
+	return st
+}
+
+// openBySeq finds an open eviction.
+func (c *core) openBySeq(ctx context.Context, name string, seq uint64) (*EvictionRecord, error) {
+	for _, s := range c.shards {
+		var rec *EvictionRecord
+		err := c.ask(ctx, s, func(s *shard) {
+			if sc := s.clusters[name]; sc != nil {
+				if e := sc.bySeq[seq]; e != nil {
+					rec = s.view(sc, e)
+				}
+			}
+		})
+		if rec != nil || err != nil {
+			return rec, err
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,179 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"slices"
+)
+
+// maxRequests bounds the requests that one pod may have at a time.
+const maxRequests = 16
+
+// RequestEviction records another party's wish that a pod leaves and returns the
+// eviction as it stands on disk. Repeating a request with the same id and
+// content changes nothing. Errors: ErrPodUnknown (synced cluster), ErrNotSynced,
+// ErrNotSubject, ErrRequestConflict, ErrInvalid (too many requests).
+func (g *Engine) RequestEviction(ctx context.Context, r EvictionRequest) (*EvictionRecord, error) {
+	var rec *EvictionRecord
+	err := g.onPod(ctx, r.Cluster, r.Pod, func(s *shard, sc *shardCluster, p *pod, done func(error)) {
+		err := s.request(sc, p, r)
+		if err != nil {
+			done(err)
+			return
+		}
+		e := p.ev
+		s.after(sc, func() { s.inbox.put(shardMsg{task: func(*shard) { rec = e.record(sc.name); done(nil) }}) })
+	})
+	return rec, err
+}
+
+// WithdrawEviction takes a request back and returns the eviction as it then is:
+// closed if nothing else wants the pod gone. Errors: ErrRequestUnknown, ErrClusterUnknown.
+func (g *Engine) WithdrawEviction(ctx context.Context, name, requester, id string) (*EvictionRecord, error) {
+	c, err := g.current()
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.requested(ctx, name, requester, id)
+	if err != nil {
+		return nil, err
+	}
+	var rec *EvictionRecord
+	err = g.onPod(ctx, name, PodRef{UID: p.uid}, func(s *shard, sc *shardCluster, p *pod, done func(error)) {
+		if rec = s.withdrawRequest(sc, p, requester, id); rec == nil {
+			done(requestUnknown(name, requester, id))
+			return
+		}
+		s.after(sc, func() { done(nil) })
+	})
+	return rec, err
+}
+
+func requestUnknown(name, requester, id string) error {
+	return fmt.Errorf("%w: id %q of requester %q in cluster %q", ErrRequestUnknown, id, requester, name)
+}
+
+// requested finds the pod that a request is for.
+func (c *core) requested(ctx context.Context, name, requester, id string) (*pod, error) {
+	if c.cluster(name) == nil {
+		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
+	}
+	for _, s := range c.shards {
+		var found *pod
+		err := c.ask(ctx, s, func(s *shard) {
+			sc := s.clusters[name]
+			if sc == nil {
+				return
+			}
+			for e := range sc.requested {
+				if findRequest(e.requests(), requester, id) >= 0 {
+					found = e.pod
+				}
+			}
+		})
+		if err != nil || found != nil {
+			return found, err
+		}
+	}
+	return nil, requestUnknown(name, requester, id)
+}
+
+func findRequest(list []Request, requester, id string) int {
+	return slices.IndexFunc(list, func(r Request) bool { return r.Requester == requester && r.ID == id })
+}
+
+// onPod runs f in the shard of a pod and waits until f's done was called.
+func (g *Engine) onPod(ctx context.Context, name string, ref PodRef, f func(*shard, *shardCluster, *pod, func(error))) error {
+	c, err := g.current()
+	if err != nil {
+		return err
+	}
+	cl := c.cluster(name)
+	if cl == nil {
+		return fmt.Errorf("%w: %q", ErrClusterUnknown, name)
+	}
+	p, err := cl.podFor(ref)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	p.shard.inbox.put(shardMsg{task: func(s *shard) {
+		sc := s.clusters[name]
+		if sc == nil || p.node == nil || p.gone {
+			done <- fmt.Errorf("%w: %s in cluster %q", ErrPodUnknown, ref, name)
+			return
+		}
+		f(s, sc, p, func(err error) { done <- err })
+	}})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-c.ctx.Done():
+		return ErrUnavailable
+	}
+}
+
+// request adds a request to a pod and takes the decision anew.
+func (s *shard) request(sc *shardCluster, p *pod, r EvictionRequest) error {
+	if !sc.conf.live {
+		return fmt.Errorf("%w: cluster %q", ErrNotSynced, sc.name)
+	}
+	req := Request{ID: r.ID, Requester: r.Requester, Reason: r.Reason, NotBefore: r.NotBefore, RequestedAt: s.now}
+	var list []Request
+	if p.ev != nil {
+		list = p.ev.requests()
+	}
+	if i := findRequest(list, r.Requester, r.ID); i >= 0 {
+		if old := list[i]; !old.NotBefore.Equal(req.NotBefore) || old.Reason != req.Reason {
+			return fmt.Errorf("%w: id %q of requester %q", ErrRequestConflict, r.ID, r.Requester)
+		}
+		return nil
+	}
+	if len(list) >= maxRequests {
+		return fmt.Errorf("%w: the pod has %d requests already", ErrInvalid, len(list))
+	}
+	if d := s.ruling(sc, p, &sc.conf.policy); d.Verdict == VerdictNotSubject {
+		return fmt.Errorf("%w: %s", ErrNotSubject, d.Exempt)
+	}
+	list = append(slices.Clone(list), req)
+	if p.ev == nil {
+		p.quiet(sc)
+		e := s.open(sc, p, requestDue(&req), Cause{Kind: CauseRequest, RequestID: r.ID, Requester: r.Requester})
+		s.out[len(s.out)-1].change.Eviction.Requests = list
+		e.more().requests = list
+		sc.requested[e] = struct{}{}
+		return nil
+	}
+	p.ev.more().requests = list
+	sc.requested[p.ev] = struct{}{}
+	s.put(sc, p.ev)
+	s.decide(sc, p)
+	return nil
+}
+
+// withdrawRequest takes a request off a pod and returns the eviction as it then
+// stands; nil if there is no such request.
+func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) *EvictionRecord {
+	e := p.ev
+	if e == nil {
+		return nil
+	}
+	i := findRequest(e.requests(), requester, id)
+	if i < 0 {
+		return nil
+	}
+	e.rest.requests = slices.Delete(slices.Clone(e.requests()), i, i+1)
+	if len(e.rest.requests) == 0 {
+		delete(sc.requested, e)
+	}
+	s.put(sc, e)
+	// While the feed is lost this decides nothing: the end of the next list does.
+	s.decide(sc, p)
+	rec := e.record(sc.name)
+	if e.state == StateClosed {
+		rec.ClosedAt, rec.CloseReason, rec.CancelCause = s.now, CloseCancelled, CancelRequestWithdrawn
+	}
+	return rec
+}

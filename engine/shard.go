@@ -1,0 +1,264 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/btree"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+// shard owns the nodes that hash to it, their pods and the pods' evictions.
+// One goroutine handles its inbox; nothing of it is locked or shared.
+type shard struct {
+	id    int
+	core  *core
+	inbox *mailbox[shardMsg]
+	timer clock.Timer
+
+	// Owned by the goroutine.
+	clusters map[string]*shardCluster
+	interner tolerationInterner
+	heap     timerHeap
+	armedFor time.Time // what the timer is set to; zero if it is not
+	out      []pending // changes of this round
+	now      time.Time // engine time of the message being handled
+	steps    []Step    // room for decisions
+}
+
+// shardCluster is a shard's part of a cluster.
+type shardCluster struct {
+	*cluster
+	conf  *clusterConf
+	nodes map[string]*node
+	// index has the committed open evictions in the order of (due, seq).
+	index *btree.BTreeG[*eviction]
+	// bySeq has the same evictions by their sequence.
+	bySeq map[uint64]*eviction
+	// active are the evictions past their due instant, whatever their state.
+	active map[*eviction]struct{}
+	// requested are the evictions with requests.
+	requested map[*eviction]struct{}
+	// quiet are pods with podRest.quietUntil set.
+	quiet  map[*pod]struct{}
+	pods   int
+	counts counts
+}
+
+// counts are a shard's open evictions by state and, of the due ones, by hold.
+type counts struct {
+	states [StateClosed + 1]int
+	holds  [HoldRateLimited + 1]int
+	stuck  int
+}
+
+// stuckAttempts marks an eviction as stuck.
+const stuckAttempts = 10
+
+// shardMsg is a message to a shard: exactly one of its parts is set.
+type shardMsg struct {
+	batch     *batch
+	committed []*eviction
+	revision  uint64
+	wake      bool
+	permit    *permit
+	result    *resultMsg
+	task      func(*shard)
+}
+
+func newShard(c *core, id int) *shard {
+	s := &shard{id: id, core: c, inbox: newMailbox[shardMsg](&c.activity), clusters: map[string]*shardCluster{}, interner: tolerationInterner{}}
+	s.timer = c.clock.NewTimer(func() { s.inbox.put(shardMsg{wake: true}) })
+	return s
+}
+
+func lessByDue(a, b *eviction) bool {
+	if !a.due.Equal(b.due) {
+		return a.due.Before(b.due)
+	}
+	return a.seq() < b.seq()
+}
+
+func newShardCluster(c *cluster, conf *clusterConf) *shardCluster {
+	return &shardCluster{
+		cluster: c, conf: conf, nodes: map[string]*node{}, index: btree.NewG(32, lessByDue),
+		active: map[*eviction]struct{}{}, quiet: map[*pod]struct{}{}, requested: map[*eviction]struct{}{}, bySeq: map[uint64]*eviction{},
+	}
+}
+
+func (s *shard) run(ctx context.Context) error {
+	defer s.timer.Stop()
+	var spare []shardMsg
+	for {
+		msgs := s.inbox.take(ctx, spare)
+		if msgs == nil {
+			return nil
+		}
+		for i := range msgs {
+			s.handle(&msgs[i])
+		}
+		s.flush()
+		s.rearm()
+		n := len(msgs)
+		clear(msgs)
+		spare = msgs
+		s.inbox.done(n)
+	}
+}
+
+func (s *shard) handle(m *shardMsg) {
+	s.now = s.core.clock.Now()
+	switch {
+	case m.batch != nil:
+		s.apply(m.batch)
+	case m.committed != nil:
+		for _, e := range m.committed {
+			s.committed(e, m.revision)
+		}
+	case m.wake:
+		s.armedFor = time.Time{}
+		s.fireDue()
+	case m.permit != nil:
+		s.permitted(m.permit)
+	case m.result != nil:
+		s.answered(m.result)
+	case m.task != nil:
+		m.task(s)
+	}
+}
+
+// flush sends the round's changes to the committer. It is called before
+// anything that must come after them in the order of commits.
+func (s *shard) flush() {
+	if len(s.out) == 0 {
+		return
+	}
+	s.core.committer.inbox.put(s.out...)
+	clear(s.out)
+	s.out = s.out[:0]
+}
+
+// rearm sets the one timer to the earliest eviction.
+func (s *shard) rearm() {
+	next, ok := s.heap.next()
+	switch {
+	case !ok:
+		if !s.armedFor.IsZero() {
+			s.timer.Stop()
+			s.armedFor = time.Time{}
+		}
+	case !next.Equal(s.armedFor):
+		s.timer.Reset(next)
+		s.armedFor = next
+	}
+}
+
+// fireDue looks at every eviction whose instant has come.
+func (s *shard) fireDue() {
+	for {
+		next, ok := s.heap.next()
+		if !ok || next.After(s.now) {
+			return
+		}
+		e := s.heap.head()
+		s.heap.disarm(e)
+		s.fire(e)
+	}
+}
+
+// change queues a change that no eviction waits for.
+func (s *shard) change(c Change) { s.out = append(s.out, pending{change: c}) }
+
+// put queues the eviction as it stands. What it does next waits for the commit.
+func (s *shard) put(sc *shardCluster, e *eviction) {
+	e.pending++
+	s.out = append(s.out, pending{
+		change: Change{Kind: ChangePutEviction, Cluster: sc.name, Eviction: e.record(sc.name)}, shard: s, ev: e,
+	})
+}
+
+// notify tells watchers of a change that is not stored.
+func (s *shard) notify(sc *shardCluster, e *eviction) {
+	if !e.committed {
+		return
+	}
+	r := e.record(sc.name)
+	s.out = append(s.out, pending{change: Change{Kind: ChangeNotify, Cluster: sc.name, Eviction: r}})
+}
+
+// set moves the eviction to a state and hold, keeping the counts and the set of active ones.
+func (sc *shardCluster) set(e *eviction, state State, hold Hold, until time.Time) {
+	sc.count(e, -1)
+	e.state, e.hold, e.holdUntil = state, hold, until
+	sc.count(e, 1)
+	if state == StateWaiting {
+		delete(sc.active, e)
+	} else {
+		sc.active[e] = struct{}{}
+	}
+}
+
+func (sc *shardCluster) count(e *eviction, by int) {
+	sc.counts.states[e.state] += by
+	if e.state == StateDue {
+		sc.counts.holds[e.hold] += by
+	}
+	if e.attempts >= stuckAttempts {
+		sc.counts.stuck += by
+	}
+}
+
+// committed is called when a change of the eviction is on disk.
+func (s *shard) committed(e *eviction, revision uint64) {
+	e.pending--
+	e.revision = revision
+	e.committed = true
+	if e.state == StateClosed || e.pod.ev != e {
+		return
+	}
+	sc := e.sc()
+	sc.reindex(e)
+	if e.pending > 0 {
+		return
+	}
+	if e.state == StateDelivered && !e.handed() {
+		s.hand(sc, e)
+		return
+	}
+	s.arm(sc, e)
+}
+
+// arm puts the eviction into the timer heap for the next instant it is due to be looked at.
+func (s *shard) arm(sc *shardCluster, e *eviction) {
+	switch e.state {
+	case StateWaiting:
+		s.heap.arm(e, e.due)
+	case StateDue:
+		if e.offer == nil {
+			s.heap.arm(e, s.now)
+		}
+	case StateDelivered, StateRecalling:
+		s.heap.arm(e, e.rest.delivery.Deadline)
+	case StateConfirming:
+		s.heap.arm(e, e.rest.confirmBy)
+	}
+}
+
+// reindex puts a committed eviction where readers find it.
+func (sc *shardCluster) reindex(e *eviction) {
+	if e.committed && !e.indexed {
+		sc.index.ReplaceOrInsert(e)
+		sc.bySeq[e.seq()] = e
+		e.indexed = true
+	}
+}
+
+// unindex takes the eviction out of the order of due instants, before its due changes.
+func (sc *shardCluster) unindex(e *eviction) {
+	if e.indexed {
+		sc.index.Delete(e)
+		delete(sc.bySeq, e.seq())
+		e.indexed = false
+	}
+}

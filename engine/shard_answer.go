@@ -1,0 +1,194 @@
+package engine
+
+import "time"
+
+// resultMsg is an executor's answer, or its request for more time, on its way to the shard.
+type resultMsg struct {
+	ev     *eviction
+	token  string
+	result Result
+	// extend asks for more time instead.
+	extend bool
+	// reply is called once, after what it says is on disk: with the time left
+	// for an extension, and with ok false if the token is not live.
+	reply func(left time.Duration, ok bool)
+}
+
+// answered takes an executor's answer. Only a live token does anything (I6).
+func (s *shard) answered(m *resultMsg) {
+	e := m.ev
+	d := e.delivery()
+	if e.pod.ev != e || d == nil || d.Token != m.token || !e.handed() {
+		if m.reply != nil {
+			m.reply(0, false)
+		}
+		return
+	}
+	sc := e.sc()
+	if m.extend {
+		s.extend(sc, e, m.reply)
+		return
+	}
+	s.resolve(sc, e, m.result)
+	if m.reply != nil {
+		s.after(sc, func() { m.reply(0, true) })
+	}
+}
+
+// after calls f once everything the shard has changed so far is on disk.
+func (s *shard) after(sc *shardCluster, f func()) {
+	s.out = append(s.out, pending{change: Change{Cluster: sc.name}, then: f})
+}
+
+// extend gives a delivery more time, up to maxDelivery in all.
+func (s *shard) extend(sc *shardCluster, e *eviction, reply func(time.Duration, bool)) {
+	d := *e.rest.delivery
+	limit := e.rest.deliveredAt.Add(maxDelivery)
+	if d.Deadline = s.now.Add(deliveryDeadline); d.Deadline.After(limit) {
+		d.Deadline = limit
+	}
+	if !d.Deadline.After(e.rest.delivery.Deadline) {
+		d.Deadline = e.rest.delivery.Deadline
+	}
+	e.rest.delivery = &d
+	s.put(sc, e)
+	left := d.Deadline.Sub(s.now)
+	s.after(sc, func() { reply(left, true) })
+}
+
+// resolve ends a delivery with its outcome, as the table of outcomes says.
+// Every delivery comes here exactly once, or through undeliver.
+func (s *shard) resolve(sc *shardCluster, e *eviction, res Result) {
+	m := e.rest
+	d := m.delivery
+	s.core.deliveries.remove(d.Token)
+	s.returnPermit(sc.dispatcher, m.link)
+	s.core.observer.Result(sc.name, res.Outcome, s.now.Sub(m.deliveredAt))
+	m.delivery, m.link, m.handed = nil, nil, false
+	m.resultAt, m.lastOutcome, m.lastMessage = s.now, res.Outcome, res.Message
+	s.heap.disarm(e)
+	if res.Outcome != OutcomeNoAnswer {
+		e.noAnswers = 0
+	}
+	switch res.Outcome {
+	case OutcomeEvicted:
+		s.evicted(sc, e, d)
+	case OutcomeGone:
+		s.closeAhead(sc, e, CloseGone)
+	case OutcomeSuperseded:
+		s.closeAhead(sc, e, CloseSuperseded)
+	default:
+		if d.Recall != RecallNone {
+			s.recalled(sc, e, d)
+			return
+		}
+		s.failed(sc, e, res)
+	}
+}
+
+// evicted waits for the feed to show what the executor reported, unless it has.
+func (s *shard) evicted(sc *shardCluster, e *eviction, d *Delivery) {
+	if e.pod.gone || e.pod.terminating {
+		s.close(sc, e, CloseEvicted, CancelUnspecified)
+		return
+	}
+	if d.Recall == RecallCancelled || d.Recall == RecallNodeDeleted {
+		// Nothing wants the pod gone any more, but gone it is.
+		s.closeAhead(sc, e, CloseEvicted)
+		return
+	}
+	e.rest.confirmBy = s.now.Add(confirmTimeout)
+	sc.set(e, StateConfirming, HoldNone, time.Time{})
+	s.put(sc, e)
+}
+
+// closeAhead closes an eviction whose pod the feed may still show: it is not
+// opened again for as long as a confirmation may take.
+func (s *shard) closeAhead(sc *shardCluster, e *eviction, reason CloseReason) {
+	p := e.pod
+	s.close(sc, e, reason, CancelUnspecified)
+	if p.gone {
+		return
+	}
+	p.more().quietUntil = s.now.Add(confirmTimeout)
+	sc.quiet[p] = struct{}{}
+}
+
+// recalled ends an order that was called back before it did anything.
+func (s *shard) recalled(sc *shardCluster, e *eviction, d *Delivery) {
+	p := e.pod
+	switch d.Recall {
+	case RecallCancelled:
+		s.close(sc, e, CloseCancelled, d.RecallCause)
+	case RecallReprieved:
+		s.close(sc, e, CloseCancelled, CancelReprieve)
+	case RecallNodeDeleted:
+		s.close(sc, e, CloseNodeDeleted, CancelUnspecified)
+	default:
+		e.rest.notBefore = time.Time{}
+		s.dueAgain(sc, e)
+		return
+	}
+	s.decide(sc, p)
+}
+
+// failed puts an eviction that did not come about back among the due ones.
+func (s *shard) failed(sc *shardCluster, e *eviction, res Result) {
+	m := e.rest
+	switch res.Outcome {
+	case OutcomeStale:
+		m.notBefore = s.now.Add(staleBackOff)
+	case OutcomeBlocked:
+		m.notBefore = s.now.Add(min(max(res.RetryAfter, minBlockedBackOff), maxBlockedBackOff))
+	case OutcomeRecalled:
+		// The executor hands it back unasked, as one that drains does.
+		m.notBefore = time.Time{}
+	case OutcomeNoAnswer:
+		s.attempt(sc, e)
+		e.noAnswers++
+		m.notBefore = time.Time{}
+		if e.noAnswers > 1 {
+			m.notBefore = s.now.Add(s.backOff(e.noAnswers - 1))
+		}
+	default:
+		s.attempt(sc, e)
+		m.notBefore = s.now.Add(s.backOff(e.attempts))
+	}
+	s.dueAgain(sc, e)
+}
+
+func (s *shard) attempt(sc *shardCluster, e *eviction) {
+	sc.count(e, -1)
+	e.attempts++
+	sc.count(e, 1)
+}
+
+// backOff is the wait after the n-th attempt, n from 1.
+func (s *shard) backOff(n uint32) time.Duration {
+	d := maxBackOff
+	if n < 10 {
+		d = min(firstBackOff<<(n-1), maxBackOff)
+	}
+	return s.core.jitter(d)
+}
+
+// dueAgain makes an eviction due after a delivery. The decision is taken anew:
+// what changed while the order was out counts now.
+func (s *shard) dueAgain(sc *shardCluster, e *eviction) {
+	sc.set(e, StateDue, HoldNone, time.Time{})
+	if s.decide(sc, e.pod); e.pod.ev != e || e.pending > 0 && e.state != StateDue {
+		return
+	}
+	if e.pod.gone {
+		s.leave(sc, e, ClosePodDeleted)
+		return
+	}
+	s.put(sc, e)
+}
+
+// noAnswer ends a delivery whose stream ended and did not come back.
+func (s *shard) noAnswer(e *eviction, token string) {
+	if d := e.delivery(); e.pod.ev == e && d != nil && d.Token == token && e.handed() {
+		s.resolve(e.sc(), e, Result{Outcome: OutcomeNoAnswer, Message: "the executor's stream ended"})
+	}
+}

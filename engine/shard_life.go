@@ -1,0 +1,419 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// deliveryDeadline is how long an executor has for an answer, and what each extension adds.
+	deliveryDeadline = 30 * time.Second
+	// maxDelivery is the longest a delivery may last with all its extensions.
+	maxDelivery = 10 * time.Minute
+	// confirmTimeout is how long the feed has to show what an executor reported.
+	confirmTimeout = 60 * time.Second
+	// staleBackOff and minBlockedBackOff are the waits after STALE and BLOCKED.
+	staleBackOff      = 5 * time.Second
+	minBlockedBackOff = 10 * time.Second
+	// maxBlockedBackOff bounds what an executor may ask for with retry_after.
+	maxBlockedBackOff = time.Hour
+	// firstBackOff is doubled with each attempt, up to maxBackOff.
+	firstBackOff = time.Second
+	maxBackOff   = 5 * time.Minute
+)
+
+// ruling is the decision over a pod as the shard holds it. The answer is valid
+// until the next ruling.
+func (s *shard) ruling(sc *shardCluster, p *pod, policy *Policy) Decision {
+	in := DecideInput{NodeKnown: p.node.known, Taints: p.node.force, Policy: policy, Steps: s.steps, Subject: p.subject()}
+	d := Decide(in)
+	s.steps = d.Steps
+	return d
+}
+
+func (p *pod) subject() Subject {
+	sub := Subject{
+		Namespace: p.namespace, Tolerations: p.tols.tolerations(), BoundAt: p.boundAt,
+		Unscheduled: p.nodeName == "", Terminating: p.terminating, Finished: p.finished, Mirror: p.mirror,
+	}
+	if p.ev != nil {
+		sub.Requests = p.ev.requests()
+	}
+	return sub
+}
+
+// cause turns a decision's reason into what is kept of it.
+func (p *pod) cause(d *Decision) Cause {
+	if d.Request >= 0 {
+		r := p.ev.requests()[d.Request]
+		return Cause{Kind: CauseRequest, RequestID: r.ID, Requester: r.Requester}
+	}
+	step := &d.Steps[d.Step]
+	c := Cause{Kind: CauseTaint, Taint: step.Taint, Start: step.Start, Default: step.Default}
+	if step.Toleration >= 0 {
+		c.Toleration = &p.tols.list[step.Toleration]
+	}
+	return c
+}
+
+func (c *Cause) equal(o *Cause) bool {
+	return c.Kind == o.Kind && causeKey(c) == causeKey(o) && c.Start.Equal(o.Start) && c.Default == o.Default &&
+		c.Taint.Start.Equal(o.Taint.Start) && c.Taint.TimeAdded.Equal(o.Taint.TimeAdded) && sameToleration(c, o)
+}
+
+func sameToleration(a, b *Cause) bool {
+	x, y := a.Toleration, b.Toleration
+	if x == nil || y == nil {
+		return x == y
+	}
+	if x == y {
+		return true
+	}
+	sameSeconds := (x.TolerationSeconds == nil) == (y.TolerationSeconds == nil) &&
+		(x.TolerationSeconds == nil || *x.TolerationSeconds == *y.TolerationSeconds)
+	return sameSeconds && x.Key == y.Key && x.Operator == y.Operator && x.Value == y.Value && x.Effect == y.Effect
+}
+
+// decide brings a pod's eviction in line with the decision as it is now (D13).
+func (s *shard) decide(sc *shardCluster, p *pod) {
+	if !sc.conf.live || p.gone && p.ev == nil {
+		return
+	}
+	if p.ev != nil && p.gone {
+		s.leave(sc, p.ev, ClosePodDeleted)
+		return
+	}
+	if p.ev == nil && len(p.node.force) == 0 {
+		return
+	}
+	d := s.ruling(sc, p, &sc.conf.policy)
+	if p.ev == nil {
+		if d.Verdict == VerdictLeave && !p.saidAlready(sc, s.now, &d) {
+			s.open(sc, p, d.Due, p.cause(&d))
+		}
+		return
+	}
+	s.revise(sc, p.ev, &d)
+}
+
+// saidAlready reports whether opening an eviction now would only repeat what
+// shadow mode has recorded, or what an executor has just reported.
+func (p *pod) saidAlready(sc *shardCluster, now time.Time, d *Decision) bool {
+	if p.rest == nil {
+		return false
+	}
+	if p.rest.quietUntil.After(now) {
+		return true
+	}
+	if sc.conf.policy.Mode != ModeShadow || p.rest.would.cause == "" {
+		return false
+	}
+	c := p.cause(d)
+	return p.rest.would.due.Equal(d.Due) && p.rest.would.cause == causeKey(&c)
+}
+
+func (s *shard) open(sc *shardCluster, p *pod, due time.Time, cause Cause) *eviction {
+	e := &eviction{pod: p, due: due, cause: cause, openedAt: s.now}
+	p.ev = e
+	sc.set(e, StateWaiting, HoldNone, time.Time{})
+	s.put(sc, e)
+	return e
+}
+
+// revise applies a new decision to an open eviction.
+func (s *shard) revise(sc *shardCluster, e *eviction, d *Decision) {
+	switch d.Verdict {
+	case VerdictLeave:
+		s.reschedule(sc, e, d)
+	case VerdictNever:
+		s.cancel(sc, e, s.cancelCause(sc, e))
+	case VerdictNotSubject:
+		switch d.Exempt {
+		case ExemptTerminating:
+			s.leave(sc, e, ClosePodDeleted)
+		case ExemptFinished:
+			s.leave(sc, e, ClosePodFinished)
+		case ExemptNodeUnknown:
+			s.leave(sc, e, CloseNodeDeleted)
+		default:
+			s.cancel(sc, e, CancelPolicy)
+		}
+	}
+}
+
+// cancelCause says what took away the reason of an eviction.
+func (s *shard) cancelCause(sc *shardCluster, e *eviction) CancelCause {
+	if e.cause.Kind == CauseRequest {
+		return CancelRequestWithdrawn
+	}
+	t := e.pod.node.taint(e.cause.Taint.Key, e.cause.Taint.Value)
+	switch {
+	case t == nil:
+		return CancelTaintRemoved
+	case slices.Contains(sc.conf.policy.IgnoredTaintKeys, t.Key):
+		return CancelPolicy
+	default:
+		return CancelToleration
+	}
+}
+
+// reschedule moves an eviction to the due instant of a decision that stands.
+func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
+	cause := e.pod.cause(d)
+	if e.due.Equal(d.Due) && e.cause.equal(&cause) {
+		return
+	}
+	switch e.state {
+	case StateConfirming, StateRecalling:
+		return
+	case StateDelivered:
+		if e.handed() {
+			if d.Due.After(s.now) {
+				s.recall(sc, e, RecallCancelled, s.moveCause(e, &cause))
+			}
+			return
+		}
+		s.undeliver(sc, e)
+	}
+	s.withdraw(sc, e)
+	s.heap.disarm(e)
+	sc.unindex(e)
+	e.due, e.cause = d.Due, cause
+	sc.reindex(e)
+	if d.Due.After(s.now) && e.state == StateDue {
+		sc.set(e, StateWaiting, HoldNone, time.Time{})
+	}
+	s.put(sc, e)
+}
+
+// moveCause says why a decision that still stands no longer stands for now.
+func (s *shard) moveCause(e *eviction, next *Cause) CancelCause {
+	switch {
+	case e.cause.Kind == CauseRequest:
+		return CancelRequestWithdrawn
+	case e.pod.node.taint(e.cause.Taint.Key, e.cause.Taint.Value) == nil:
+		return CancelTaintRemoved
+	case e.cause.Default && next.Default:
+		return CancelPolicy
+	default:
+		return CancelToleration
+	}
+}
+
+// cancel ends an eviction whose decision no longer stands.
+func (s *shard) cancel(sc *shardCluster, e *eviction, cause CancelCause) {
+	switch e.state {
+	case StateConfirming, StateRecalling:
+		// The answer is in, or awaited: it closes the eviction.
+		return
+	case StateDelivered:
+		if e.handed() {
+			s.recall(sc, e, RecallCancelled, cause)
+			return
+		}
+		s.undeliver(sc, e)
+	}
+	s.close(sc, e, CloseCancelled, cause)
+}
+
+// close writes the eviction to history and forgets it.
+func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause CancelCause) {
+	s.withdraw(sc, e)
+	s.heap.disarm(e)
+	sc.unindex(e)
+	sc.count(e, -1)
+	delete(sc.active, e)
+	delete(sc.requested, e)
+	e.state, e.hold, e.holdUntil = StateClosed, HoldNone, time.Time{}
+	e.pod.ev = nil
+	r := e.record(sc.name)
+	r.Delivery, r.ConfirmBy, r.NotBefore = nil, time.Time{}, time.Time{}
+	r.ClosedAt, r.CloseReason, r.CancelCause = s.now, reason, cause
+	e.pending++
+	s.out = append(s.out, pending{change: Change{
+		Kind: ChangeCloseEviction, Cluster: sc.name, Eviction: r, DropReprieve: s.dropReprieve(sc, e, reason),
+	}, shard: s, ev: e})
+	s.core.observer.Closed(sc.name, reason)
+}
+
+// dropReprieve says whether a pod's reprieve goes with its eviction: the pod is no more.
+func (s *shard) dropReprieve(sc *shardCluster, e *eviction, reason CloseReason) bool {
+	if sc.conf.reprieves[e.pod.uid] == nil {
+		return false
+	}
+	switch reason {
+	case CloseEvicted, CloseGone, CloseSuperseded, ClosePodDeleted, ClosePodFinished:
+		return true
+	}
+	return false
+}
+
+// fire looks at an eviction whose instant has come.
+func (s *shard) fire(e *eviction) {
+	sc := e.sc()
+	switch e.state {
+	case StateWaiting, StateDue:
+		s.gate(sc, e)
+	case StateDelivered, StateRecalling:
+		s.resolve(sc, e, Result{Outcome: OutcomeNoAnswer, Message: "no answer by the deadline"})
+	case StateConfirming:
+		sc.set(e, StateDue, HoldNone, time.Time{})
+		e.rest.confirmBy = time.Time{}
+		if s.decide(sc, e.pod); e.pod.ev == e && e.state == StateDue && e.pending == 0 {
+			s.put(sc, e)
+		}
+	}
+}
+
+// held returns the first gate that keeps the eviction back, in the order of
+// the gates, and when it opens by itself.
+func (s *shard) held(sc *shardCluster, e *eviction) (Hold, time.Time) {
+	conf := sc.conf
+	switch {
+	case !conf.live || !conf.released:
+		return HoldClusterNotSynced, time.Time{}
+	case conf.damaged:
+		return HoldRecordDamaged, time.Time{}
+	}
+	if p := conf.pauseFor(e.pod, s.now); p != nil {
+		return HoldPaused, p.Until
+	}
+	if r := conf.reprieves[e.pod.uid]; r != nil && r.Until.After(s.now) {
+		return HoldReprieved, r.Until
+	}
+	if nb := e.notBefore(); nb.After(s.now) {
+		return HoldBackingOff, nb
+	}
+	return HoldNone, time.Time{}
+}
+
+// gate lets a due eviction through to the dispatcher, or holds it.
+func (s *shard) gate(sc *shardCluster, e *eviction) {
+	if hold, until := s.held(sc, e); hold != HoldNone {
+		s.withdraw(sc, e)
+		fresh := e.state != StateDue || e.hold != hold
+		sc.set(e, StateDue, hold, until)
+		if !until.IsZero() {
+			s.heap.arm(e, until)
+		}
+		if fresh {
+			s.notify(sc, e)
+		}
+		return
+	}
+	if sc.conf.policy.Mode != ModeEnforce {
+		e.pod.more().would = wouldEvict{due: e.due, cause: causeKey(&e.cause)}
+		s.close(sc, e, CloseWouldEvict, CancelUnspecified)
+		return
+	}
+	sc.set(e, StateDue, HoldNone, time.Time{})
+	if e.offer == nil {
+		e.offer = &offer{ev: e, shard: s, dispatcher: sc.dispatcher, due: e.due, seq: e.seq(), retry: e.attempts > 0}
+		sc.dispatcher.inbox.put(dispatchMsg{offer: e.offer})
+	}
+}
+
+// withdraw takes back an offer that the dispatcher has.
+func (s *shard) withdraw(sc *shardCluster, e *eviction) {
+	if e.offer != nil {
+		sc.dispatcher.inbox.put(dispatchMsg{withdraw: e.offer})
+		e.offer = nil
+	}
+}
+
+// permit is the dispatcher's leave to send one eviction to one executor.
+type permit struct {
+	offer *offer
+	link  *execLink
+}
+
+// permitted decides again and commits the delivery, or returns the permit.
+func (s *shard) permitted(p *permit) {
+	e := p.offer.ev
+	if e.offer != p.offer || e.state != StateDue {
+		s.returnPermit(p.offer.dispatcher, p.link)
+		return
+	}
+	e.offer = nil
+	sc := e.sc()
+	if !s.stands(sc, e) {
+		s.returnPermit(sc.dispatcher, p.link)
+		s.arm(sc, e)
+		return
+	}
+	m := e.more()
+	m.delivery = &Delivery{
+		Token: s.core.newToken(), ExecutorID: p.link.session.hello.ID, SentAt: s.now, Deadline: s.now.Add(deliveryDeadline),
+	}
+	m.link, m.handed, m.deliveredAt = p.link, false, s.now
+	m.lastSentAt = s.now
+	if m.firstSentAt.IsZero() {
+		m.firstSentAt = s.now
+	}
+	s.heap.disarm(e)
+	sc.set(e, StateDelivered, HoldNone, time.Time{})
+	s.core.deliveries.add(m.delivery.Token, deliveryRef{shard: s, ev: e, session: p.link.session, cluster: sc.name})
+	s.put(sc, e)
+}
+
+// stands reports whether the eviction may be sent now: the decision says so and no gate holds it.
+func (s *shard) stands(sc *shardCluster, e *eviction) bool {
+	if e.pod.gone || e.due.After(s.now) || sc.conf.policy.Mode != ModeEnforce {
+		return false
+	}
+	if hold, _ := s.held(sc, e); hold != HoldNone {
+		return false
+	}
+	d := s.ruling(sc, e.pod, &sc.conf.policy)
+	return d.Verdict == VerdictLeave && !d.Due.After(s.now)
+}
+
+// hand gives a committed delivery to the executor, after one more look.
+func (s *shard) hand(sc *shardCluster, e *eviction) {
+	m := e.rest
+	if s.stands(sc, e) {
+		// Before the order leaves: its answer may come at once.
+		m.handed = true
+		lateness := s.now.Sub(e.due)
+		if m.link.session.order(Order{
+			Token: m.delivery.Token, DeadlineIn: m.delivery.Deadline.Sub(s.now), Attempt: e.attempts + 1,
+			EvictionID: EvictionID(sc.name, e.seq()), Method: sc.conf.policy.Method, BudgetWait: sc.conf.policy.BudgetWait,
+			Eviction: e.record(sc.name),
+		}) {
+			s.core.observer.Sent(sc.name, lateness, e.attempts)
+			s.heap.arm(e, m.delivery.Deadline)
+			return
+		}
+	}
+	s.undeliver(sc, e)
+	s.put(sc, e)
+}
+
+// undeliver takes back a delivery whose order has not left.
+func (s *shard) undeliver(sc *shardCluster, e *eviction) {
+	m := e.rest
+	s.core.deliveries.remove(m.delivery.Token)
+	s.returnPermit(sc.dispatcher, m.link)
+	if e.attempts == 0 && m.lastOutcome == OutcomeUnspecified {
+		m.firstSentAt, m.lastSentAt = time.Time{}, time.Time{}
+	}
+	m.delivery, m.link, m.handed = nil, nil, false
+	sc.set(e, StateDue, HoldNone, time.Time{})
+}
+
+func (s *shard) returnPermit(d *dispatcher, link *execLink) {
+	if link != nil {
+		d.inbox.put(dispatchMsg{credit: link})
+	}
+}
+
+// recall calls back an order that is out.
+func (s *shard) recall(sc *shardCluster, e *eviction, reason RecallReason, cause CancelCause) {
+	m := e.rest
+	d := *m.delivery
+	d.Recall, d.RecallCause = reason, cause
+	m.delivery = &d
+	sc.set(e, StateRecalling, HoldNone, time.Time{})
+	s.put(sc, e)
+	s.core.deliveries.recall(d.Token, reason)
+}
