@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// policyFields names the fields of a ClusterPolicy, as a field mask does, with
+// the engine's bit of each.
+var policyFields = map[string]engine.PolicyField{
+	"mode":                           engine.PolicyMode,
+	"default_not_ready_toleration":   engine.PolicyDefaultNotReady,
+	"default_unreachable_toleration": engine.PolicyDefaultUnreachable,
+	"disable_default_tolerations":    engine.PolicyDisableDefaults,
+	"rate":                           engine.PolicyRate,
+	"rate.per_second":                engine.PolicyRate,
+	"rate.burst":                     engine.PolicyRate,
+	"unlimited_rate":                 engine.PolicyRate,
+	"method":                         engine.PolicyMethod,
+	"budget_wait":                    engine.PolicyBudgetWait,
+	"ignored_taint_keys":             engine.PolicyIgnoredTaintKeys,
+	"excluded_namespaces":            engine.PolicyExcludedNamespaces,
+	"comparison_operators":           engine.PolicyComparisonOperators,
+}
+
+// PolicyFields translates a field mask's paths. "*" is all of them.
+func PolicyFields(paths []string) (engine.PolicyField, error) {
+	var out engine.PolicyField
+	for _, p := range paths {
+		if p == "*" {
+			return engine.PolicyAllFields, nil
+		}
+		f, ok := policyFields[p]
+		if !ok {
+			return 0, fmt.Errorf("%w: policy has no field %q; it has %s", engine.ErrInvalid, p, strings.Join(policyFieldNames(), ", "))
+		}
+		out |= f
+	}
+	return out, nil
+}
+
+func policyFieldNames() []string {
+	var names []string
+	for n := range policyFields {
+		if !strings.Contains(n, ".") {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// PolicyPatch translates a policy of which only the fields it has count. Lists
+// have no presence on the wire: they count if they have entries, or if lists
+// names them.
+func PolicyPatch(p *reprievev1.ClusterPolicy, lists engine.PolicyField) engine.PolicyPatch {
+	var out engine.PolicyPatch
+	set := func(f engine.PolicyField, present bool) {
+		if present {
+			out.Fields |= f
+		}
+	}
+	set(engine.PolicyMode, p.Mode != nil)
+	out.Mode = engine.Mode(p.GetMode())
+	set(engine.PolicyDefaultNotReady, p.DefaultNotReadyToleration != nil)
+	out.DefaultNotReady = p.GetDefaultNotReadyToleration().AsDuration()
+	set(engine.PolicyDefaultUnreachable, p.DefaultUnreachableToleration != nil)
+	out.DefaultUnreachable = p.GetDefaultUnreachableToleration().AsDuration()
+	set(engine.PolicyDisableDefaults, p.DisableDefaultTolerations != nil)
+	out.DisableDefaults = p.GetDisableDefaultTolerations()
+	set(engine.PolicyRate, p.Rate != nil || p.UnlimitedRate != nil)
+	out.UnlimitedRate = p.GetUnlimitedRate() && p.Rate == nil
+	out.RatePerSecond, out.Burst = engine.DefaultPolicy().RatePerSecond, engine.DefaultPolicy().Burst
+	if p.Rate != nil {
+		out.RatePerSecond, out.Burst = p.GetRate().GetPerSecond(), int(p.GetRate().GetBurst())
+	}
+	set(engine.PolicyMethod, p.Method != nil)
+	out.Method = engine.Method(p.GetMethod())
+	set(engine.PolicyBudgetWait, p.BudgetWait != nil)
+	out.BudgetWait = p.GetBudgetWait().AsDuration()
+	set(engine.PolicyIgnoredTaintKeys, len(p.GetIgnoredTaintKeys()) > 0 || lists&engine.PolicyIgnoredTaintKeys != 0)
+	out.IgnoredTaintKeys = p.GetIgnoredTaintKeys()
+	set(engine.PolicyExcludedNamespaces, len(p.GetExcludedNamespaces()) > 0 || lists&engine.PolicyExcludedNamespaces != 0)
+	out.ExcludedNamespaces = p.GetExcludedNamespaces()
+	set(engine.PolicyComparisonOperators, p.ComparisonOperators != nil)
+	out.ComparisonOperators = p.GetComparisonOperators()
+	return out
+}
+
+// CheckPolicy says what contradicts itself in a policy.
+func CheckPolicy(p *reprievev1.ClusterPolicy) error {
+	if p.Rate != nil && p.GetUnlimitedRate() {
+		return fmt.Errorf("%w: policy: rate and unlimited_rate exclude each other", engine.ErrInvalid)
+	}
+	return nil
+}
+
+// Policy translates the fields of a policy back; others stay absent.
+func Policy(p engine.Policy, fields engine.PolicyField) *reprievev1.ClusterPolicy {
+	out := &reprievev1.ClusterPolicy{}
+	has := func(f engine.PolicyField) bool { return fields&f != 0 }
+	if has(engine.PolicyMode) {
+		out.Mode = reprievev1.Mode(p.Mode).Enum()
+	}
+	if has(engine.PolicyDefaultNotReady) {
+		out.DefaultNotReadyToleration = durationpb.New(p.DefaultNotReady)
+	}
+	if has(engine.PolicyDefaultUnreachable) {
+		out.DefaultUnreachableToleration = durationpb.New(p.DefaultUnreachable)
+	}
+	if has(engine.PolicyDisableDefaults) {
+		out.DisableDefaultTolerations = &p.DisableDefaults
+	}
+	if has(engine.PolicyRate) {
+		out.UnlimitedRate = &p.UnlimitedRate
+		if !p.UnlimitedRate {
+			out.Rate = &reprievev1.Rate{PerSecond: p.RatePerSecond, Burst: uint32(p.Burst)}
+		}
+	}
+	if has(engine.PolicyMethod) {
+		out.Method = reprievev1.EvictionMethod(p.Method).Enum()
+	}
+	if has(engine.PolicyBudgetWait) {
+		out.BudgetWait = durationpb.New(p.BudgetWait)
+	}
+	if has(engine.PolicyIgnoredTaintKeys) {
+		out.IgnoredTaintKeys = p.IgnoredTaintKeys
+	}
+	if has(engine.PolicyExcludedNamespaces) {
+		out.ExcludedNamespaces = p.ExcludedNamespaces
+	}
+	if has(engine.PolicyComparisonOperators) {
+		out.ComparisonOperators = &p.ComparisonOperators
+	}
+	return out
+}
