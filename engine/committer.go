@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
 const (
 	// maxBatchChanges bounds one transaction, so that a small change of one
@@ -11,8 +8,7 @@ const (
 	maxBatchChanges = 5000
 	// clusterTurn is how many changes one cluster puts into a batch before the next has its turn.
 	clusterTurn = 500
-	// pruneEvery is how often history is brought back within its quotas.
-	pruneEvery = time.Minute
+	// pruneLimit bounds what one transaction removes from history.
 	pruneLimit = 5000
 )
 

@@ -222,8 +222,10 @@ func (c *core) schedulePrune() {
 	var timer clock.Timer
 	timer = c.clock.NewTimer(func() {
 		c.committer.inbox.put(pending{change: Change{}, prune: true})
-		timer.Reset(c.clock.Now().Add(pruneEvery))
+		timer.Reset(c.clock.Now().Add(c.opts.PruneEvery))
 	})
 	c.pruning = timer
-	timer.Reset(c.clock.Now().Add(pruneEvery))
+	if c.opts.PruneEvery > 0 {
+		timer.Reset(c.clock.Now().Add(c.opts.PruneEvery))
+	}
 }

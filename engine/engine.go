@@ -35,6 +35,8 @@ type Options struct {
 	HeartbeatInterval time.Duration
 	// ReopenBackOff is the first wait before the store is opened again, doubled up to 30 s; default 100 ms.
 	ReopenBackOff time.Duration
+	// PruneEvery is how often history is brought back within its quotas; default a minute, negative means never.
+	PruneEvery time.Duration
 	// Jitter spreads a back-off; default is 80 to 120 % of it.
 	Jitter func(time.Duration) time.Duration
 	// NewToken makes a delivery token; default is 128 random bits.
@@ -80,6 +82,7 @@ func (o *Options) setDefaults() {
 	def(&o.FeedTimeout, 30*time.Second)
 	def(&o.HeartbeatInterval, 10*time.Second)
 	def(&o.ReopenBackOff, 100*time.Millisecond)
+	def(&o.PruneEvery, time.Minute)
 	if o.Shards == 0 {
 		o.Shards = 8
 	}

@@ -1,0 +1,5 @@
+// Package replay runs the real engine on a virtual clock: over a timeline (a
+// rehearsal of what would be sent and when), and over dumps (who would leave if
+// a node had a taint). It drives the engine through the same calls as the
+// service does and decides nothing itself. It must not know gRPC or bbolt.
+package replay

@@ -1,0 +1,449 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+// Driver runs an engine on a virtual clock, with one feed a cluster and one
+// executor that answers at once. All that happens at one instant happens before
+// the timers of that instant.
+type Driver struct {
+	clock *clock.Virtual
+	opts  engine.Options
+	start time.Time
+
+	eng      *engine.Engine
+	executor *engine.ExecutorSession
+	watcher  *engine.Watcher
+	feeds    map[string]*feed
+	// removed are UIDs that the virtual cluster has no more: the executor took them.
+	removed map[string]bool
+	tokens  int
+	seen    map[string]*engine.EvictionRecord
+
+	mu       sync.Mutex // guards what follows: orders come from the engine's goroutines
+	outcomes map[podKey]engine.Outcome
+	orders   []Order
+	taken    []*engine.EvictionRecord
+
+	// OnEvent, if set, is told what happens to evictions, in order.
+	OnEvent func(Event)
+}
+
+type podKey struct{ cluster, namespace, name string }
+
+// feed is one cluster's feed.
+type feed struct {
+	session  *engine.FeedSession
+	sequence uint64
+	synced   bool
+	lost     error
+	batch    []engine.Event
+}
+
+// Order is an order that the engine sent.
+type Order struct {
+	Cluster, Namespace, Pod, UID, Node string
+	// At and Due are from the start.
+	At, Due time.Duration
+	Outcome engine.Outcome
+	Record  *engine.EvictionRecord
+}
+
+// Event is something that happened to an eviction.
+type Event struct {
+	// At is from the start.
+	At time.Duration
+	// Kind is scheduled, rescheduled, cancelled, held, ordered or closed.
+	Kind     string
+	Eviction *engine.EvictionRecord
+}
+
+// NewDriver starts an engine over the store that open opens, at the instant start.
+func NewDriver(ctx context.Context, open engine.StoreOpener, start time.Time, shards int) (*Driver, error) {
+	d := &Driver{
+		clock: clock.NewVirtual(start), start: start, removed: map[string]bool{},
+		outcomes: map[podKey]engine.Outcome{}, seen: map[string]*engine.EvictionRecord{},
+	}
+	d.opts = engine.Options{
+		Clock: d.clock, Open: open, Shards: shards, FeedTimeout: -1, PruneEvery: -1,
+		ClusterPolicy: func(string) engine.PolicyPatch {
+			return engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}
+		},
+		Jitter:   func(d time.Duration) time.Duration { return d },
+		NewToken: d.newToken,
+	}
+	return d, d.boot(ctx)
+}
+
+func (d *Driver) newToken() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tokens++
+	return "token-" + strconv.Itoa(d.tokens)
+}
+
+func (d *Driver) boot(ctx context.Context) error {
+	d.feeds = map[string]*feed{}
+	d.eng = engine.New(d.opts)
+	if err := d.eng.Start(ctx); err != nil {
+		return err
+	}
+	rev, err := d.eng.Revision()
+	if err != nil {
+		return err
+	}
+	if d.watcher, err = d.eng.Watch(rev); err != nil {
+		return err
+	}
+	d.executor, err = d.eng.AttachExecutor(engine.ExecutorHello{ID: "replay", Clusters: []string{"*"}, Capacity: 1 << 20}, d)
+	return err
+}
+
+// Engine is the engine as it runs now; a restart replaces it.
+func (d *Driver) Engine() *engine.Engine { return d.eng }
+
+// Now is the virtual time since the start.
+func (d *Driver) Now() time.Duration { return d.clock.Now().Sub(d.start) }
+
+// Order takes an order and answers it at once. It implements [engine.OrderSink].
+func (d *Driver) Order(o engine.Order) bool {
+	r := o.Eviction
+	d.mu.Lock()
+	outcome, ok := d.outcomes[podKey{r.Cluster, r.Namespace, r.Pod}]
+	if !ok {
+		outcome = engine.OutcomeEvicted
+	}
+	d.orders = append(d.orders, Order{
+		Cluster: r.Cluster, Namespace: r.Namespace, Pod: r.Pod, UID: r.UID, Node: r.Node,
+		At: d.Now(), Due: r.Due.Sub(d.start), Outcome: outcome, Record: r,
+	})
+	if outcome == engine.OutcomeEvicted || outcome == engine.OutcomeGone {
+		d.taken = append(d.taken, r)
+	}
+	d.mu.Unlock()
+	if outcome != engine.OutcomeNoAnswer {
+		d.executor.Result(engine.Result{Token: o.Token, Outcome: outcome}, func(bool) {})
+	}
+	return true
+}
+
+// Recall takes a recall. An order is answered at once, so there is nothing to call back.
+func (d *Driver) Recall(engine.RecallOrder) {}
+
+// Ended takes the end of the executor's session, as a restart brings it.
+func (d *Driver) Ended(error) {}
+
+// Orders returns the orders sent so far, in order.
+func (d *Driver) Orders() []Order {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.orders)
+}
+
+// SetOutcome sets the executor's answer for a pod from now on.
+func (d *Driver) SetOutcome(cluster, namespace, name string, o engine.Outcome) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.outcomes[podKey{cluster, namespace, name}] = o
+}
+
+// AdvanceTo lets time pass up to t: every timer before t fires, those at t do not.
+func (d *Driver) AdvanceTo(ctx context.Context, t time.Duration) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	target := d.start.Add(t)
+	for {
+		next, ok := d.clock.Next()
+		if !ok || !next.Before(target) {
+			d.clock.Set(target)
+			return nil
+		}
+		if err := d.fire(ctx, next); err != nil {
+			return err
+		}
+	}
+}
+
+// RunUntil lets time pass up to and including t.
+func (d *Driver) RunUntil(ctx context.Context, t time.Duration) error {
+	if err := d.AdvanceTo(ctx, t); err != nil {
+		return err
+	}
+	for {
+		next, ok := d.clock.Next()
+		if !ok || next.After(d.start.Add(t)) {
+			return nil
+		}
+		if err := d.fire(ctx, next); err != nil {
+			return err
+		}
+	}
+}
+
+// Idle reports whether no timer is armed, so that time changes nothing more.
+func (d *Driver) Idle() bool {
+	_, ok := d.clock.Next()
+	return !ok
+}
+
+// fire fires the timers of one instant and lets all that follows happen.
+func (d *Driver) fire(ctx context.Context, at time.Time) error {
+	d.clock.Set(at)
+	d.clock.Fire()
+	return d.settle(ctx)
+}
+
+// settle waits until the engine has nothing to do, tells what happened, and
+// takes the pods that the executor evicted out of the virtual cluster.
+func (d *Driver) settle(ctx context.Context) error {
+	for {
+		if err := d.eng.Settle(ctx); err != nil {
+			return err
+		}
+		if err := d.report(); err != nil {
+			return err
+		}
+		d.mu.Lock()
+		taken := d.taken
+		d.taken = nil
+		d.mu.Unlock()
+		if len(taken) == 0 {
+			return nil
+		}
+		for _, r := range taken {
+			d.removed[r.UID] = true
+			f := d.feeds[r.Cluster]
+			if f == nil || f.session == nil || !f.synced {
+				continue
+			}
+			f.sequence++
+			gone := engine.Event{Type: engine.EventDelete, Pod: &engine.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID}}
+			if err := f.session.Batch(ctx, f.sequence, []engine.Event{gone}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// report turns committed changes into events.
+func (d *Driver) report() error {
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	for {
+		changes, _, err := d.watcher.Next(done, 1000)
+		if errors.Is(err, context.Canceled) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, c := range changes {
+			d.tell(c.Eviction)
+		}
+	}
+}
+
+func (d *Driver) tell(r *engine.EvictionRecord) {
+	id := engine.EvictionID(r.Cluster, r.Seq)
+	was := d.seen[id]
+	d.seen[id] = r
+	kind := eventKind(was, r)
+	if r.State == engine.StateClosed {
+		delete(d.seen, id)
+	}
+	if kind != "" && d.OnEvent != nil {
+		d.OnEvent(Event{At: d.Now(), Kind: kind, Eviction: r})
+	}
+}
+
+func eventKind(was, r *engine.EvictionRecord) string {
+	switch {
+	case r.State == engine.StateClosed && r.CloseReason == engine.CloseCancelled:
+		return "cancelled"
+	case r.State == engine.StateClosed:
+		return "closed"
+	case was == nil && r.State == engine.StateWaiting:
+		return "scheduled"
+	case r.State == engine.StateDelivered && (was == nil || was.Delivery == nil || was.Delivery.Token != r.Delivery.Token):
+		return "ordered"
+	case r.State == engine.StateDue && r.Hold != engine.HoldNone && (was == nil || was.State != engine.StateDue || was.Hold != r.Hold):
+		return "held"
+	case was != nil && !was.Due.Equal(r.Due):
+		return "rescheduled"
+	}
+	return ""
+}
+
+// Apply takes one event of a cluster. Events of one instant go to the engine
+// together, when time moves on or a control comes.
+func (d *Driver) Apply(ctx context.Context, cluster string, ev engine.Event) error {
+	if ev.Pod != nil && d.removed[ev.Pod.UID] {
+		return nil
+	}
+	f := d.feeds[cluster]
+	if f == nil {
+		f = &feed{}
+		d.feeds[cluster] = f
+	}
+	if f.session == nil {
+		if err := d.open(ctx, cluster, f); err != nil {
+			return err
+		}
+	}
+	f.batch = append(f.batch, ev)
+	return nil
+}
+
+// open begins a cluster's list.
+func (d *Driver) open(ctx context.Context, cluster string, f *feed) (err error) {
+	hello := engine.FeedHello{Cluster: cluster, ClusterUID: "replay", FeederID: "replay"}
+	if f.session, _, err = d.eng.OpenFeed(hello, feedSink{f}); err != nil {
+		return err
+	}
+	f.sequence, f.synced = 1, false
+	return f.session.SyncBegin(ctx, f.sequence)
+}
+
+type feedSink struct{ f *feed }
+
+func (feedSink) Ack(uint64, bool) {}
+func (feedSink) Resync(string)    {}
+func (feedSink) Ended(error)      {}
+
+// flush sends what was collected and waits for it to have its effect.
+func (d *Driver) flush(ctx context.Context) error {
+	for _, name := range slices.Sorted(maps.Keys(d.feeds)) {
+		f := d.feeds[name]
+		if len(f.batch) == 0 {
+			continue
+		}
+		batch := f.batch
+		f.batch = nil
+		f.sequence++
+		if err := f.session.Batch(ctx, f.sequence, batch); err != nil {
+			return fmt.Errorf("cluster %s: %w", name, err)
+		}
+	}
+	return d.settle(ctx)
+}
+
+// Synced ends a cluster's list.
+func (d *Driver) Synced(ctx context.Context, cluster string) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	f := d.feeds[cluster]
+	if f == nil {
+		f = &feed{}
+		d.feeds[cluster] = f
+	}
+	if f.session == nil {
+		if err := d.open(ctx, cluster, f); err != nil {
+			return err
+		}
+	}
+	if f.synced {
+		return fmt.Errorf("cluster %q is synced already", cluster)
+	}
+	f.sequence++
+	f.synced = true
+	if err := f.session.SyncEnd(ctx, f.sequence); err != nil {
+		return err
+	}
+	return d.settle(ctx)
+}
+
+// heartbeat is what a feed that is alive has sent by now.
+func (f *feed) heartbeat(ctx context.Context) error {
+	if f.session == nil || !f.synced {
+		return nil
+	}
+	f.sequence++
+	return f.session.Heartbeat(ctx, f.sequence)
+}
+
+// FeedLost ends a cluster's feed.
+func (d *Driver) FeedLost(ctx context.Context, cluster string) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	f := d.feeds[cluster]
+	if f == nil || f.session == nil {
+		return fmt.Errorf("cluster %q has no feed that could be lost", cluster)
+	}
+	if err := f.heartbeat(ctx); err != nil {
+		return err
+	}
+	if err := d.settle(ctx); err != nil {
+		return err
+	}
+	f.session.Close()
+	d.feeds[cluster] = &feed{}
+	return d.settle(ctx)
+}
+
+// Restart stops the engine and starts it again on the same store, down later.
+func (d *Driver) Restart(ctx context.Context, down time.Duration) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.feeds)) {
+		if err := d.feeds[name].heartbeat(ctx); err != nil {
+			return err
+		}
+	}
+	if err := d.settle(ctx); err != nil {
+		return err
+	}
+	d.eng.Stop(ctx)
+	d.clock.Set(d.clock.Now().Add(down))
+	return d.boot(ctx)
+}
+
+// Pause pauses a cluster.
+func (d *Driver) Pause(ctx context.Context, cluster string) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	if _, err := d.eng.Pause(ctx, cluster, engine.Pause{Reason: "timeline", Actor: "replay"}); err != nil {
+		return err
+	}
+	return d.settle(ctx)
+}
+
+// Resume ends a cluster's pause.
+func (d *Driver) Resume(ctx context.Context, cluster string) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	if _, err := d.eng.Resume(ctx, engine.PauseScope{Cluster: cluster}, false); err != nil {
+		return err
+	}
+	return d.settle(ctx)
+}
+
+// SetPolicy lays fields over a cluster's policy.
+func (d *Driver) SetPolicy(ctx context.Context, cluster string, p engine.PolicyPatch) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	if _, err := d.eng.SetPolicy(ctx, cluster, p, 0, "", false); err != nil {
+		return err
+	}
+	return d.settle(ctx)
+}
+
+// Close stops the engine.
+func (d *Driver) Close(ctx context.Context) { d.eng.Stop(ctx) }
