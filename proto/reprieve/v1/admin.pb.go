@@ -853,14 +853,14 @@ var File_reprieve_v1_admin_proto protoreflect.FileDescriptor
 
 const file_reprieve_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x17reprieve/v1/admin.proto\x12\vreprieve.v1\x1a\x1bbuf/validate/validate.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17reprieve/v1/types.proto\"\xe1\x02\n" +
+	"\x17reprieve/v1/admin.proto\x12\vreprieve.v1\x1a\x1bbuf/validate/validate.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17reprieve/v1/types.proto\"\xff\x02\n" +
 	"\x15PauseEvictionsRequest\x12D\n" +
 	"\acluster\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\acluster\x12\x1c\n" +
 	"\x04node\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04node\x12%\n" +
 	"\tnamespace\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18?R\tnamespace\x12\"\n" +
 	"\x06reason\x18\x04 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x125\n" +
-	"\bend_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\aendTime:b\xbaH_\x1a]\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x12S\n" +
+	"\bend_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\aendTime:b\xbaH_\x1a]\n" +
 	"\vpause.scope\x12%set at most one of node and namespace\x1a'this.node == '' || this.namespace == ''\"B\n" +
 	"\x16PauseEvictionsResponse\x12(\n" +
 	"\x05pause\x18\x01 \x01(\v2\x12.reprieve.v1.PauseR\x05pause\"\xcc\x01\n" +
@@ -889,13 +889,13 @@ const file_reprieve_v1_admin_proto_rawDesc = "" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06policy\x122\n" +
 	"\x06stored\x18\x02 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06stored\x12\x12\n" +
 	"\x04etag\x18\x03 \x01(\tR\x04etag\x12(\n" +
-	"\x10would_become_due\x18\x04 \x01(\x04R\x0ewouldBecomeDue\"\xcd\x01\n" +
+	"\x10would_become_due\x18\x04 \x01(\x04R\x0ewouldBecomeDue\"\xe6\x01\n" +
 	"\x14GrantReprieveRequest\x12#\n" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12-\n" +
 	"\x03pod\x18\x02 \x01(\v2\x13.reprieve.v1.PodRefB\x06\xbaH\x03\xc8\x01\x01R\x03pod\x12\"\n" +
 	"\x06reason\x18\x03 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x12=\n" +
-	"\bend_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampB\x06\xbaH\x03\xc8\x01\x01R\aendTime\"J\n" +
+	"\xbaH\ar\x05\x10\x01\x18\x80\bR\x06reason\x12V\n" +
+	"\bend_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampB\x1f\xbaH\x1c\xc8\x01\x01\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\aendTime\"J\n" +
 	"\x15GrantReprieveResponse\x121\n" +
 	"\breprieve\x18\x01 \x01(\v2\x15.reprieve.v1.ReprieveR\breprieve\"k\n" +
 	"\x15RevokeReprieveRequest\x12#\n" +

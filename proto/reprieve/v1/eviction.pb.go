@@ -1491,7 +1491,7 @@ const file_reprieve_v1_eviction_proto_rawDesc = "" +
 	"\bExtended\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12:\n" +
 	"\vdeadline_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"deadlineIn\"\x9e\x02\n" +
+	"deadlineIn\"\xbc\x02\n" +
 	"\x16RequestEvictionRequest\x12#\n" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12)\n" +
 	"\n" +
@@ -1499,9 +1499,9 @@ const file_reprieve_v1_eviction_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\trequestId\x12(\n" +
 	"\trequester\x18\x03 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\trequester\x12-\n" +
-	"\x03pod\x18\x04 \x01(\v2\x13.reprieve.v1.PodRefB\x06\xbaH\x03\xc8\x01\x01R\x03pod\x129\n" +
+	"\x03pod\x18\x04 \x01(\v2\x13.reprieve.v1.PodRefB\x06\xbaH\x03\xc8\x01\x01R\x03pod\x12W\n" +
 	"\n" +
-	"not_before\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12 \n" +
+	"not_before\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\tnotBefore\x12 \n" +
 	"\x06reason\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\"L\n" +
 	"\x17RequestEvictionResponse\x121\n" +
 	"\beviction\x18\x01 \x01(\v2\x15.reprieve.v1.EvictionR\beviction\"\x93\x01\n" +

@@ -2386,20 +2386,20 @@ var File_reprieve_v1_query_proto protoreflect.FileDescriptor
 
 const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\n" +
-	"\x17reprieve/v1/query.proto\x12\vreprieve.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19reprieve/v1/objects.proto\x1a\x17reprieve/v1/types.proto\"\xf2\x04\n" +
+	"\x17reprieve/v1/query.proto\x12\vreprieve.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19reprieve/v1/objects.proto\x1a\x17reprieve/v1/types.proto\"\xd0\x05\n" +
 	"\x14ListEvictionsRequest\x12!\n" +
 	"\acluster\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\acluster\x12%\n" +
 	"\tnamespace\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\tnamespace\x12\x1c\n" +
 	"\x04node\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04node\x12\x1a\n" +
-	"\x03pod\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x03pod\x12E\n" +
-	"\x06states\x18\x05 \x03(\x0e2\x1a.reprieve.v1.EvictionStateB\x11\xbaH\x0e\x92\x01\v\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12@\n" +
-	"\x05holds\x18\x06 \x03(\x0e2\x17.reprieve.v1.HoldReasonB\x11\xbaH\x0e\x92\x01\v\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x05holds\x12&\n" +
-	"\trequester\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\trequester\x129\n" +
+	"\x03pod\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x03pod\x12G\n" +
+	"\x06states\x18\x05 \x03(\x0e2\x1a.reprieve.v1.EvictionStateB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12B\n" +
+	"\x05holds\x18\x06 \x03(\x0e2\x17.reprieve.v1.HoldReasonB\x13\xbaH\x10\x92\x01\r\x10\x10\x18\x01\"\a\x82\x01\x04\x10\x01 \x00R\x05holds\x12&\n" +
+	"\trequester\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\trequester\x12W\n" +
 	"\n" +
-	"due_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tdueBefore\x12=\n" +
-	"\fclosed_after\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vclosedAfter\x12?\n" +
+	"due_before\x18\b \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\tdueBefore\x12[\n" +
+	"\fclosed_after\x18\t \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\vclosedAfter\x12]\n" +
 	"\rclosed_before\x18\n" +
-	" \x01(\v2\x1a.google.protobuf.TimestampR\fclosedBefore\x12%\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\fclosedBefore\x12%\n" +
 	"\tpage_size\x18\v \x01(\rB\b\xbaH\x05*\x03\x18\xe8\aR\bpageSize\x12'\n" +
 	"\n" +
 	"page_token\x18\f \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\x12\x1a\n" +
@@ -2411,13 +2411,14 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x03\x18\x80\x01R\x02id\"H\n" +
 	"\x13GetEvictionResponse\x121\n" +
-	"\beviction\x18\x01 \x01(\v2\x15.reprieve.v1.EvictionR\beviction\"\xd4\x01\n" +
+	"\beviction\x18\x01 \x01(\v2\x15.reprieve.v1.EvictionR\beviction\"\xcf\x02\n" +
 	"\x15WatchEvictionsRequest\x12!\n" +
 	"\acluster\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18?R\acluster\x12%\n" +
 	"\tnamespace\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\tnamespace\x12\x1c\n" +
 	"\x04node\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x04node\x12!\n" +
 	"\finitial_list\x18\x04 \x01(\bR\vinitialList\x120\n" +
-	"\x0fresume_revision\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x0eresumeRevision\"\xa1\x01\n" +
+	"\x0fresume_revision\x18\x05 \x01(\tB\a\xbaH\x04r\x02\x18@R\x0eresumeRevision:y\xbaHv\x1at\n" +
+	"\vwatch.start\x123set at most one of initial_list and resume_revision\x1a0!this.initial_list || this.resume_revision == ''\"\xa1\x01\n" +
 	"\x16WatchEvictionsResponse\x125\n" +
 	"\x06change\x18\x01 \x01(\v2\x1b.reprieve.v1.EvictionChangeH\x00R\x06change\x12G\n" +
 	"\x10initial_list_end\x18\x02 \x01(\v2\x1b.reprieve.v1.InitialListEndH\x00R\x0einitialListEndB\a\n" +
