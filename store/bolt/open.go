@@ -1,0 +1,336 @@
+package bolt
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/store"
+	"github.com/reprieve-dev/reprieve/store/internal/history"
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+const (
+	// DefaultLockTimeout is how long Open waits for another process to let go of the file.
+	DefaultLockTimeout = 2 * time.Second
+	// spareMap is how much more than the file is mapped at open. Only addresses
+	// are spent, and until the file has grown by that much no writer waits for
+	// readers to leave, which a new mapping needs.
+	spareMap = 1 << 30
+	// preReadMax bounds the pre-read: of a file that hardly fits into memory the
+	// kernel would drop the beginning before it is needed.
+	preReadMax = 4 << 30
+)
+
+// Options say where the data file is and how to open it.
+type Options struct {
+	// Path is the data file. Its folder is made if it does not exist (mode 0700).
+	Path string
+	// LockTimeout is how long to wait for another process to let go of the
+	// file; zero means [DefaultLockTimeout].
+	LockTimeout time.Duration
+	// Damaged, if set, is told of closed evictions that readers found damaged
+	// and left out. It may be called by several goroutines and must not block.
+	// What a load finds goes to the visitor instead.
+	Damaged func(where string, err error)
+}
+
+// Store is a bbolt file open for reading and writing.
+type Store struct {
+	path    string
+	damaged func(where string, err error)
+	db      *bbolt.DB
+	closed  atomic.Bool
+	// broken is set by the first failed write.
+	broken atomic.Bool
+	// counts has how many closed evictions the clusters have by class, of those
+	// clusters that were pruned. Only Commit and Prune use it, which are never called at once.
+	counts map[string]*[history.Classes]int
+}
+
+// Open opens the data file, or makes it. Its errors wrap
+// [engine.ErrStoreLocked] if another process has the file open,
+// [engine.ErrSchemaVersion] if another version of the program wrote it, and
+// [store.ErrDamaged] if it is cut short or no data file at all; nothing is
+// changed in these cases.
+func Open(o Options) (engine.Store, error) {
+	if o.LockTimeout == 0 {
+		o.LockTimeout = DefaultLockTimeout
+	}
+	if o.Damaged == nil {
+		o.Damaged = func(string, error) {}
+	}
+	size, err := prepare(o.Path)
+	if err != nil {
+		return nil, err
+	}
+	if size > 0 {
+		// Without writing: a file of another version must stay as it is.
+		if err := inspect(o, size); err != nil {
+			return nil, err
+		}
+	}
+	db, err := openFile(o, size, false)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{path: o.Path, damaged: o.Damaged, db: db, counts: map[string]*[history.Classes]int{}}
+	if err := s.begin(size == 0); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return s, nil
+}
+
+// prepare makes the folder, reads the file once from end to end, and returns
+// the file's size, 0 if there is none yet.
+func prepare(path string) (int64, error) {
+	if path == "" {
+		return 0, errors.New("open data file: the path is empty; name a file")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return 0, fmt.Errorf("make the folder of data file %s: %w", path, err)
+	}
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("open data file %s: %w", path, err)
+	case !info.Mode().IsRegular():
+		return 0, fmt.Errorf("open data file %s: it is not a regular file; name another path", path)
+	}
+	if err := preRead(path, info.Size()); err != nil {
+		return 0, fmt.Errorf("read data file %s: %w", path, err)
+	}
+	return info.Size(), nil
+}
+
+// preRead brings the file into the kernel's memory in order of its bytes: the
+// load walks pages in the order of keys, which on a cold disk takes ten times as long.
+func preRead(path string, size int64) error {
+	if size > preReadMax {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, 1<<20)
+	for {
+		if _, err := f.Read(buf); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// inspect looks at an existing file without writing to it: whether it is whole
+// and of a version that this program knows.
+func inspect(o Options, size int64) error {
+	db, err := openFile(o, size, true)
+	if err != nil {
+		return err
+	}
+	return errors.Join(guard(o.Path, func() error {
+		return db.View(func(tx *bbolt.Tx) error {
+			if tx.Size() > size {
+				return fmt.Errorf("%w: data file %s is cut short: it has %d bytes of %d; restore a backup, or move it away to begin anew",
+					store.ErrDamaged, o.Path, size, tx.Size())
+			}
+			_, err := checkSchema(tx, o.Path)
+			return err
+		})
+	}), db.Close())
+}
+
+// checkSchema reports whether the file is still empty, or an error if it is of
+// another version.
+func checkSchema(tx *bbolt.Tx, path string) (empty bool, err error) {
+	if first, _ := tx.Cursor().First(); first == nil {
+		return true, nil
+	}
+	var v []byte
+	if meta := tx.Bucket(bucketMeta); meta != nil {
+		v = meta.Get(keySchemaVersion)
+	}
+	switch {
+	case len(v) != 4:
+		return false, fmt.Errorf("%w: data file %s has no schema version (meta/schema_version is %d bytes), supported is %d: it is not this program's; move it away or name another path",
+			engine.ErrSchemaVersion, path, len(v), schemaVersion)
+	case binary.BigEndian.Uint32(v) != schemaVersion:
+		return false, fmt.Errorf("%w: data file %s has schema version %d, supported is %d: run the version of the program that wrote it, or restore a backup from before",
+			engine.ErrSchemaVersion, path, binary.BigEndian.Uint32(v), schemaVersion)
+	}
+	return false, nil
+}
+
+// openFile opens the file with bbolt and tells its errors in words.
+func openFile(o Options, size int64, readOnly bool) (db *bbolt.DB, err error) {
+	var file *os.File
+	opts := &bbolt.Options{
+		Timeout: o.LockTimeout, ReadOnly: readOnly, InitialMmapSize: int(size) + spareMap,
+		// A map of free pages keeps its cost with many of them, and is rebuilt
+		// at open, from pages that the pre-read has brought in, instead of being written with every commit.
+		FreelistType: bbolt.FreelistMapType, NoFreelistSync: true, NoStatistics: true,
+		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+			f, err := os.OpenFile(name, flag, mode)
+			file = f
+			return f, err
+		},
+	}
+	err = guard(o.Path, func() (err error) {
+		db, err = bbolt.Open(o.Path, 0o600, opts)
+		return err
+	})
+	switch {
+	case err == nil:
+		return db, nil
+	case errors.Is(err, berrors.ErrTimeout):
+		return nil, fmt.Errorf("%w: data file %s: probably another instance of the service runs on it, or has not ended yet; stop that one, or give this one a data directory of its own",
+			engine.ErrStoreLocked, o.Path)
+	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
+		return nil, fmt.Errorf("%w: data file %s is not a bbolt file, or its head is damaged (%w); name another path, restore a backup, or move it away to begin anew",
+			store.ErrDamaged, o.Path, err)
+	}
+	// After a panic bbolt leaves the file open, and with it the lock.
+	if file != nil {
+		file.Close()
+	}
+	return nil, fmt.Errorf("open data file %s: %w", o.Path, err)
+}
+
+// begin checks the version and plants the tree in a file that has none.
+func (s *Store) begin(created bool) error {
+	empty := false
+	err := s.view(func(tx *bbolt.Tx) (err error) {
+		empty, err = checkSchema(tx, s.path)
+		return err
+	})
+	if err != nil || !empty {
+		return err
+	}
+	if err := s.update("make the tree", plant); err != nil || !created {
+		return err
+	}
+	return syncFolder(filepath.Dir(s.path))
+}
+
+// syncFolder makes a new file's name as durable as what is in the file.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("sync folder %s: %w", path, err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("sync folder %s: %w", path, err)
+	}
+	return nil
+}
+
+// Close releases the file. It waits for calls under way.
+func (s *Store) Close() error {
+	if s.closed.Swap(true) {
+		return nil
+	}
+	if err := s.db.Close(); err != nil {
+		return fmt.Errorf("close data file %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// Size is the size of the data file in bytes, 0 if it cannot be told.
+func (s *Store) Size() int64 {
+	info, err := os.Stat(s.path)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// usable returns why the handle cannot be used, if so.
+func (s *Store) usable() error {
+	switch {
+	case s.closed.Load():
+		return fmt.Errorf("data file %s: %w", s.path, store.ErrClosed)
+	case s.broken.Load():
+		return fmt.Errorf("data file %s: %w", s.path, store.ErrBroken)
+	}
+	return nil
+}
+
+// view runs f in a transaction that only reads.
+func (s *Store) view(f func(tx *bbolt.Tx) error) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	return s.orClosed(guard(s.path, func() error { return s.db.View(f) }))
+}
+
+// update runs f in a transaction that writes and is on disk at its end. After
+// an error what is on disk is unknown (the sync may fail after the new root is
+// visible), so the handle is broken from then on.
+func (s *Store) update(what string, f func(tx *bbolt.Tx) error) error {
+	if err := s.usable(); err != nil {
+		return err
+	}
+	err := guard(s.path, func() error { return s.db.Update(f) })
+	if err == nil {
+		return nil
+	}
+	s.broken.Store(true)
+	hint := ""
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG) {
+		hint = " (make room on its disk)"
+	}
+	return s.orClosed(fmt.Errorf("%s in data file %s%s: %w", what, s.path, hint, err))
+}
+
+// orClosed names an error that only says that the file was closed meanwhile.
+func (s *Store) orClosed(err error) error {
+	if errors.Is(err, berrors.ErrDatabaseNotOpen) {
+		return fmt.Errorf("data file %s: %w", s.path, store.ErrClosed)
+	}
+	return err
+}
+
+// guard runs f and turns bbolt's panic over a page that makes no sense, and a
+// read beyond the end of the mapped file, into an error.
+func guard(path string, f func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case foreign:
+			panic(p.value)
+		default:
+			err = fmt.Errorf("%w: data file %s has pages that make no sense (%v); restore a backup, or move it away to begin anew", store.ErrDamaged, path, p)
+		}
+	}()
+	return f()
+}
+
+// foreign is a panic that is none of the file's.
+type foreign struct{ value any }
+
+// abroad runs f, which is not the store's: its panics are not taken for damage.
+func abroad(f func() error) error {
+	defer func() {
+		if p := recover(); p != nil {
+			panic(foreign{p})
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,94 @@
+package bolt
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/reprieve-dev/reprieve/store"
+	"github.com/reprieve-dev/reprieve/store/internal/codec"
+	"go.etcd.io/bbolt"
+)
+
+// schemaVersion is what this program writes and reads.
+const schemaVersion uint32 = 1
+
+// The names in the tree that doc.go draws.
+var (
+	bucketMeta       = []byte("meta")
+	bucketClusters   = []byte("clusters")
+	bucketQuarantine = []byte("quarantine")
+	bucketNodes      = []byte("nodes")
+	bucketEvictions  = []byte("evictions")
+	bucketReprieves  = []byte("reprieves")
+	bucketHistory    = []byte("history")
+
+	keySchemaVersion = []byte("schema_version")
+	keyRevision      = []byte("revision")
+	keyClockFloor    = []byte("clock_floor")
+	keyCluster       = []byte("cluster")
+)
+
+// orderedFill is how full pages are left in buckets whose keys only grow.
+const orderedFill = 0.95
+
+// clusterTree is one cluster's part of the tree.
+type clusterTree struct {
+	self, nodes, evictions, reprieves, history *bbolt.Bucket
+}
+
+// findCluster returns the cluster's part of the tree, or nil if there is none.
+func findCluster(tx *bbolt.Tx, name string) (*clusterTree, error) {
+	self := tx.Bucket(bucketClusters).Bucket([]byte(name))
+	if self == nil {
+		return nil, nil
+	}
+	t := &clusterTree{
+		self: self, nodes: self.Bucket(bucketNodes), evictions: self.Bucket(bucketEvictions),
+		reprieves: self.Bucket(bucketReprieves), history: self.Bucket(bucketHistory),
+	}
+	if t.nodes == nil || t.evictions == nil || t.reprieves == nil || t.history == nil {
+		return nil, fmt.Errorf("%w: bucket clusters/%s lacks one of nodes, evictions, reprieves, history", store.ErrDamaged, name)
+	}
+	t.evictions.FillPercent, t.history.FillPercent = orderedFill, orderedFill
+	return t, nil
+}
+
+// needCluster returns the cluster's part of the tree and makes it if there is none.
+func needCluster(tx *bbolt.Tx, name string) (*clusterTree, error) {
+	if t, err := findCluster(tx, name); t != nil || err != nil {
+		return t, err
+	}
+	self, err := tx.Bucket(bucketClusters).CreateBucket([]byte(name))
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range [][]byte{bucketNodes, bucketEvictions, bucketReprieves, bucketHistory} {
+		if _, err := self.CreateBucket(b); err != nil {
+			return nil, err
+		}
+	}
+	return findCluster(tx, name)
+}
+
+// plant makes the tree of a new file.
+func plant(tx *bbolt.Tx) error {
+	for _, b := range [][]byte{bucketMeta, bucketClusters, bucketQuarantine} {
+		if _, err := tx.CreateBucket(b); err != nil {
+			return err
+		}
+	}
+	meta := tx.Bucket(bucketMeta)
+	if err := meta.Put(keySchemaVersion, binary.BigEndian.AppendUint32(nil, schemaVersion)); err != nil {
+		return err
+	}
+	return putMeta(tx, 0, noTime)
+}
+
+// putMeta writes what the store keeps about itself.
+func putMeta(tx *bbolt.Tx, revision uint64, clockFloor int64) error {
+	meta := tx.Bucket(bucketMeta)
+	if err := meta.Put(keyRevision, codec.EncodeNumber(revision)); err != nil {
+		return err
+	}
+	return meta.Put(keyClockFloor, codec.EncodeNumber(uint64(clockFloor)))
+}

@@ -1,0 +1,118 @@
+package storetest
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Eviction is an open eviction with every stored field set.
+func Eviction(cluster string, seq uint64) *engine.EvictionRecord {
+	seconds := int64(300)
+	return &engine.EvictionRecord{
+		Cluster: cluster, Seq: seq, Namespace: "default", Pod: fmt.Sprintf("pod-%d", seq), UID: fmt.Sprintf("uid-%d", seq),
+		Node: "node-1", NodeUID: "node-uid-1", State: engine.StateDelivered, BoundAt: at(-500), Due: at(300),
+		Cause: engine.Cause{
+			Kind:       engine.CauseTaint,
+			Taint:      engine.Taint{Key: "k", Value: "v", TimeAdded: at(-1), Start: at(0)},
+			Start:      at(0).Add(time.Nanosecond),
+			Toleration: &corev1.Toleration{Key: "k", Operator: corev1.TolerationOpEqual, Value: "v", Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds},
+			Default:    true, RequestID: "r1", Requester: "backend",
+		},
+		Requests: []engine.Request{
+			{ID: "r1", Requester: "backend", Reason: "drain", NotBefore: at(10), RequestedAt: at(5)},
+			{ID: "r2", Requester: "operator", Reason: "Ümläute und 漢字", RequestedAt: at(6)},
+		},
+		Delivery: &engine.Delivery{
+			Token: "token", ExecutorID: "executor-1", SentAt: at(300), Deadline: at(330),
+			Recall: engine.RecallPaused, RecallCause: engine.CancelToleration,
+		},
+		Attempts: 3, NoAnswers: 2, NotBefore: at(310), LastOutcome: engine.OutcomeDenied, LastMessage: "admission said no",
+		OpenedAt: at(1), FirstSentAt: at(300), LastSentAt: at(320), ResultAt: at(305), ConfirmBy: at(360), Revision: 7,
+	}
+}
+
+// Closed is a closed eviction. An early one was cancelled before its due instant.
+func Closed(cluster string, seq uint64, closedAt time.Time, early bool) *engine.EvictionRecord {
+	r := Eviction(cluster, seq)
+	r.State, r.Delivery = engine.StateClosed, nil
+	r.ClosedAt, r.CloseReason = closedAt, engine.CloseEvicted
+	r.Due, r.FirstSentAt = closedAt.Add(-time.Second), closedAt.Add(-time.Second)
+	if early {
+		r.CloseReason, r.CancelCause = engine.CloseCancelled, engine.CancelTaintRemoved
+		r.Due, r.FirstSentAt, r.LastSentAt = closedAt.Add(time.Second), time.Time{}, time.Time{}
+	}
+	return r
+}
+
+// Node is a node with every field set.
+func Node(cluster, name string) *engine.NodeRecord {
+	return &engine.NodeRecord{
+		Cluster: cluster, Name: name, UID: "uid-of-" + name, EpisodeStart: at(-3),
+		Taints: []engine.Taint{
+			{Key: corev1.TaintNodeNotReady, TimeAdded: at(-3), Start: at(-2)},
+			{Key: "maintenance", Value: "disk", Start: at(-1)},
+		},
+	}
+}
+
+// Reprieve is a reprieve with every field set.
+func Reprieve(cluster, uid string) *engine.ReprieveRecord {
+	return &engine.ReprieveRecord{
+		Cluster: cluster, Namespace: "default", Pod: "pod-of-" + uid, UID: uid,
+		Reason: "long computation", Actor: "operator", CreatedAt: at(0), Until: at(3600),
+	}
+}
+
+// Cluster is a cluster's record with every field set.
+func Cluster(name string) *engine.ClusterRecord {
+	return &engine.ClusterRecord{
+		Name: name, UID: "uid-of-" + name, AdoptedAt: at(-1000), LastLiveAt: at(-1),
+		Policy: engine.PolicyPatch{Fields: engine.PolicyAllFields, Policy: engine.Policy{
+			Mode: engine.ModeEnforce, DefaultNotReady: time.Minute, DefaultUnreachable: 2 * time.Minute, DisableDefaults: true,
+			RatePerSecond: 12.5, Burst: 25, UnlimitedRate: true, Method: engine.MethodEvictThenDelete, BudgetWait: time.Hour,
+			IgnoredTaintKeys: []string{"x", "y"}, ExcludedNamespaces: []string{"kube-system"}, ComparisonOperators: true,
+		}},
+		PolicyVersion: 4,
+		Pauses: []engine.Pause{
+			{ID: "p1", Node: "node-1", Reason: "maintenance", Actor: "operator", CreatedAt: at(0), Until: at(600)},
+			{ID: "p2", Namespace: "batch", Reason: "release", Actor: "operator", CreatedAt: at(1)},
+		},
+	}
+}
+
+// The changes.
+
+func putEviction(r *engine.EvictionRecord) engine.Change {
+	return engine.Change{Kind: engine.ChangePutEviction, Cluster: r.Cluster, Eviction: r}
+}
+
+func closeEviction(r *engine.EvictionRecord) engine.Change {
+	return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: r.Cluster, Eviction: r}
+}
+
+func putNode(r *engine.NodeRecord) engine.Change {
+	return engine.Change{Kind: engine.ChangePutNode, Cluster: r.Cluster, Node: r}
+}
+
+func deleteNode(cluster, name string) engine.Change {
+	return engine.Change{Kind: engine.ChangeDeleteNode, Cluster: cluster, Node: &engine.NodeRecord{Name: name}}
+}
+
+func putCluster(r *engine.ClusterRecord) engine.Change {
+	return engine.Change{Kind: engine.ChangePutCluster, Cluster: r.Name, Record: r}
+}
+
+func putReprieve(r *engine.ReprieveRecord) engine.Change {
+	return engine.Change{Kind: engine.ChangePutReprieve, Cluster: r.Cluster, Reprieve: r}
+}
+
+func deleteReprieve(cluster, uid string) engine.Change {
+	return engine.Change{Kind: engine.ChangeDeleteReprieve, Cluster: cluster, Reprieve: &engine.ReprieveRecord{UID: uid}}
+}
+
+func forget(cluster string) engine.Change {
+	return engine.Change{Kind: engine.ChangeForgetCluster, Cluster: cluster}
+}
