@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Exit codes, as the root command's help documents them.
+const (
+	exitOK          = 0
+	exitFailure     = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitDenied      = 4
+	exitUnavailable = 5
+)
+
+// usageError is a command line that cannot be run as it stands.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error {
+	return &usageError{text: fmt.Sprintf(format, args...)}
+}
+
+// silentError ends the program with a code after everything has been said.
+type silentError struct{ code int }
+
+func (e *silentError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// hintError adds what to do to an error.
+type hintError struct {
+	err  error
+	hint string
+}
+
+func (e *hintError) Error() string { return e.err.Error() }
+func (e *hintError) Unwrap() error { return e.err }
+
+// describe turns an error of a command into an exit code and one line for
+// people: `reprieve: what: why; hint`.
+func describe(command string, err error) (int, string) {
+	var silent *silentError
+	if errors.As(err, &silent) {
+		return silent.code, ""
+	}
+	code, why, hint := classify(err)
+	line := "reprieve: "
+	if command != "" {
+		line += command + ": "
+	}
+	line += why
+	if hint != "" {
+		line += "; " + hint
+	}
+	return code, cleanText(line)
+}
+
+func classify(err error) (code int, why, hint string) {
+	var h *hintError
+	if errors.As(err, &h) {
+		hint = h.hint
+	}
+	var usage *usageError
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage, usage.text, hint
+	case isCobraUsage(err):
+		return exitUsage, err.Error(), "see --help"
+	}
+	st, ok := fromStatus(err)
+	if !ok {
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			return exitUnavailable, "no answer within --timeout", hint
+		case errors.Is(err, context.Canceled):
+			return exitFailure, "interrupted", hint
+		}
+		return exitFailure, err.Error(), hint
+	}
+	why = withFields(st)
+	if hint == "" {
+		hint = statusHint(st)
+	}
+	return statusExit(st.Code()), why, hint
+}
+
+// fromStatus finds a gRPC status in err's chain. The text of wrapping errors is dropped:
+// the command's name says what was tried.
+func fromStatus(err error) (*status.Status, bool) {
+	var s interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &s) {
+		return nil, false
+	}
+	return s.GRPCStatus(), true
+}
+
+func statusExit(c codes.Code) int {
+	switch c {
+	case codes.InvalidArgument:
+		return exitUsage
+	case codes.NotFound:
+		return exitNotFound
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return exitDenied
+	case codes.Unavailable, codes.DeadlineExceeded:
+		return exitUnavailable
+	default:
+		return exitFailure
+	}
+}
+
+// withFields appends the field violations of a bad request to its message.
+func withFields(st *status.Status) string {
+	var fields []string
+	for _, d := range st.Details() {
+		if bad, ok := d.(*errdetails.BadRequest); ok {
+			for _, v := range bad.GetFieldViolations() {
+				fields = append(fields, v.GetField()+" "+v.GetDescription())
+			}
+		}
+	}
+	if len(fields) == 0 {
+		return st.Message()
+	}
+	return st.Message() + " (" + strings.Join(fields, ", ") + ")"
+}
+
+func statusHint(st *status.Status) string {
+	for _, d := range st.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			if hint := reasonHints[info.GetReason()]; hint != "" {
+				return hint
+			}
+		}
+	}
+	switch st.Code() {
+	case codes.Unauthenticated:
+		return "give --token-file or --cert and --key"
+	case codes.PermissionDenied:
+		return "these credentials have no role for it; ask the service's operator"
+	case codes.Unavailable:
+		return "is reprieved running there? --server says where to look"
+	case codes.DeadlineExceeded:
+		return "the service did not answer in time; try again, or raise --timeout"
+	case codes.Unimplemented:
+		return "the service is older than this program, or another one listens there"
+	default:
+		return ""
+	}
+}
+
+// reasonHints says what to do about a reason of the service (ErrorInfo).
+var reasonHints = map[string]string{
+	"CLUSTER_UNKNOWN":      "`reprieve get clusters` lists those that are known",
+	"CLUSTER_DAMAGED":      "its record on disk is damaged; `reprieve policy set CLUSTER mode=...` repairs it",
+	"CLUSTER_UID_MISMATCH": "the name belongs to another cluster; use another name, or `reprieve forget` the old one",
+	"CLUSTER_NOT_SYNCED":   "its feed is not live; try again when `reprieve get clusters` shows SYNCED",
+	"FEED_HELD":            "another feeder holds the cluster; stop it, or take over with a higher --epoch",
+	"POD_UNKNOWN":          "check the namespace (-n) and the cluster (--cluster)",
+	"POD_NOT_SUBJECT":      "`reprieve explain pod` says why",
+	"REQUEST_CONFLICT":     "use another --request-id",
+	"ETAG_MISMATCH":        "it was changed meanwhile; read it again",
+	"REVISION_TOO_OLD":     "list again",
+	"STOPPING":             "the service is stopping; try again",
+}
+
+// isCobraUsage recognises the errors of argument checks, which have no type.
+func isCobraUsage(err error) bool {
+	text := err.Error()
+	for _, p := range []string{"unknown command", "required flag(s)", "accepts ", "requires at least", "requires at most",
+		"if any flags in the group", "at least one of the flags in the group"} {
+		if strings.HasPrefix(text, p) {
+			return true
+		}
+	}
+	return false
+}
