@@ -1,0 +1,48 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+const (
+	backoffMin = 200 * time.Millisecond
+	backoffMax = 30 * time.Second
+)
+
+// backoff gives the pauses between attempts: doubled from backoffMin to
+// backoffMax, each shortened at random by up to half so that many clients do not
+// come back in step.
+type backoff struct{ last time.Duration }
+
+func (b *backoff) next() time.Duration {
+	b.last = min(max(b.last*2, backoffMin), backoffMax)
+	return b.last - rand.N(b.last/2)
+}
+
+func (b *backoff) reset() { b.last = 0 }
+
+// pause waits for the next back-off. It returns early with the context's cause.
+func (b *backoff) pause(ctx context.Context) error {
+	timer, cancel := context.WithTimeout(ctx, b.next())
+	defer cancel()
+	<-timer.Done()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// hopeless reports whether trying again cannot help: the request or the
+// credentials are bad, or what answers is not this service.
+func hopeless(err error) bool {
+	switch codeOf(err) {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+		return true
+	default:
+		return false
+	}
+}
