@@ -1,0 +1,51 @@
+# Everything that people and CI run. `make` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+GO ?= go
+TEST_FLAGS ?=
+FUZZ_TIME ?= 60s
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk 'BEGIN {FS = ":.*?## "} {printf "  %-12s %s\n", $$1, $$2}'
+
+.PHONY: build
+build: ## Build the programs into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+.PHONY: generate
+generate: ## Regenerate the Go code of the contract
+	bash test/tools/proto.sh generate
+
+.PHONY: lint
+lint: ## Run the linters on Go and on the contract
+	bash test/tools/proto.sh lint
+	bash test/tools/proto.sh breaking
+	cd test/tools/lint && $(GO) build -o ../../../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	bin/golangci-lint run --timeout 15m ./...
+
+.PHONY: test
+test: ## Run all tests with the race detector
+	$(GO) test -race $(TEST_FLAGS) ./...
+
+.PHONY: cover
+cover: ## Print the statement coverage of engine and store
+	$(GO) test -coverpkg=./engine/...,./store/... -coverprofile=build/coverage.out ./engine/... ./store/... ./internal/replay/...
+	$(GO) tool cover -func=build/coverage.out | tail -1
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZ_TIME
+	bash test/tools/fuzz.sh $(FUZZ_TIME)
+
+.PHONY: demo
+demo: build ## Show the main job: waits, orders, a kill, and a wait that goes on
+	bash test/demo/demo.sh
+
+.PHONY: verify
+verify: ## Prove that generated code is fresh, modules are tidy and the linters are content
+	bash test/tools/verify.sh
+	$(MAKE) lint
+
+.PHONY: clean
+clean: ## Remove what the targets built
+	rm -rf bin build

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Regenerates what is generated and fails if that differs from what is there.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+mkdir -p build
+snapshot() { find proto -name '*.pb.go' -print0 | sort -z | xargs -0 sha256sum; sha256sum go.mod go.sum; }
+before=$(snapshot)
+bash test/tools/proto.sh generate
+go mod tidy
+after=$(snapshot)
+if [ "$before" != "$after" ]; then
+  echo "verify: generated code or go.mod is stale; run 'make generate' and 'go mod tidy' and commit:" >&2
+  diff <(echo "$before") <(echo "$after") >&2 || true
+  exit 1
+fi
+unformatted=$(gofmt -l $(git ls-files '*.go' | grep -v '\.pb\.go$'))
+if [ -n "$unformatted" ]; then
+  echo "verify: not formatted:" $unformatted >&2
+  exit 1
+fi
+go vet ./...
+echo "verify: generated code, modules and formatting are as they should be"
