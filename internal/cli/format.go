@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// shortDuration is d in at most two units: 4m12s, 3h04m, 2d5h. Below ten seconds
+// it keeps tenths, if there are any.
+func shortDuration(d time.Duration) string {
+	if d < 0 {
+		d = -d
+	}
+	if d < 10*time.Second {
+		d = d.Round(100 * time.Millisecond)
+		if d%time.Second != 0 {
+			return fmt.Sprintf("%.1fs", d.Seconds())
+		}
+	}
+	s := int64(d.Round(time.Second) / time.Second)
+	switch {
+	case s < 60:
+		return fmt.Sprintf("%ds", s)
+	case s < 3600:
+		return fmt.Sprintf("%dm%02ds", s/60, s%60)
+	case s < 86400:
+		return fmt.Sprintf("%dh%02dm", s/3600, s%3600/60)
+	default:
+		return fmt.Sprintf("%dd%dh", s/86400, s%86400/3600)
+	}
+}
+
+// countdown says how far away an instant is: "in 4m12s", "due 3s ago".
+func countdown(at *timestamppb.Timestamp, now time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	// Whole seconds: people read it as a clock, and the true instant is in -o json.
+	d := at.AsTime().Sub(now)
+	switch {
+	case d >= time.Second:
+		return "in " + shortDuration(d.Truncate(time.Second))
+	case d > 0:
+		return "in <1s"
+	case d > -time.Second:
+		return "due now"
+	default:
+		return "due " + shortDuration(d.Truncate(time.Second)) + " ago"
+	}
+}
+
+// ago says how long ago an instant was.
+func ago(at *timestamppb.Timestamp, now time.Time) string {
+	if at == nil {
+		return "-"
+	}
+	d := now.Sub(at.AsTime()).Truncate(time.Second)
+	if d < time.Second {
+		return "now"
+	}
+	return shortDuration(d) + " ago"
+}
+
+// ends says when something ends by itself.
+func ends(at *timestamppb.Timestamp, now time.Time) string {
+	switch {
+	case at == nil:
+		return "when resumed"
+	case !at.AsTime().After(now):
+		return "over"
+	default:
+		return "in " + shortDuration(at.AsTime().Sub(now).Truncate(time.Second))
+	}
+}
+
+func instant(at *timestamppb.Timestamp) string {
+	if at == nil {
+		return "-"
+	}
+	return at.AsTime().UTC().Format(time.RFC3339)
+}
+
+func lasting(d *durationpb.Duration) string {
+	if d == nil {
+		return "-"
+	}
+	return shortDuration(d.AsDuration())
+}
+
+// word is an enum value's name without its prefix: EVICTION_STATE_DUE is DUE.
+func word[T interface{ String() string }](v T, prefix string) string {
+	w := strings.TrimPrefix(v.String(), prefix)
+	if w == "UNSPECIFIED" {
+		return "-"
+	}
+	return w
+}
+
+func stateWord(e *reprievev1.Eviction) string {
+	s := word(e.GetState(), "EVICTION_STATE_")
+	if e.GetStuck() {
+		s += " stuck"
+	}
+	return s
+}
+
+// holdWord is the hold, with its end if that is known.
+func holdWord(e *reprievev1.Eviction, now time.Time) string {
+	if e.GetHold() == reprievev1.HoldReason_HOLD_REASON_UNSPECIFIED {
+		return "-"
+	}
+	w := word(e.GetHold(), "HOLD_REASON_")
+	if u := e.GetHoldUntil(); u != nil && u.AsTime().After(now) {
+		w += " " + shortDuration(u.AsTime().Sub(now).Truncate(time.Second))
+	}
+	return w
+}
+
+func taintWord(t *reprievev1.Taint) string {
+	s := t.GetKey()
+	if t.GetValue() != "" {
+		s += "=" + t.GetValue()
+	}
+	return s
+}
+
+// causeWord is why a pod leaves, in few words.
+func causeWord(c *reprievev1.Cause) string {
+	if r := c.GetRequest(); r != nil {
+		return "request " + r.GetRequester() + "/" + r.GetRequestId()
+	}
+	t := c.GetTaint()
+	if t == nil {
+		return "-"
+	}
+	s := taintWord(t.GetTaint())
+	switch {
+	case t.GetDefaultToleration():
+		s += " (default " + lasting(t.GetWait()) + ")"
+	case t.GetToleration() != nil:
+		s += " (" + lasting(t.GetWait()) + ")"
+	}
+	return s
+}
+
+func podWord(namespace, name string) string { return namespace + "/" + name }

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// evictionTable shows open evictions. The cluster has a column if several may be shown.
+func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time) *table {
+	t := &table{columns: []column{{"POD", 18}, {"NODE", 8}, {"STATE", 0}, {"WHEN", 0}, {"HOLD", 0}, {"WHY", 18}}}
+	if withCluster {
+		t.columns = append([]column{{"CLUSTER", 7}}, t.columns...)
+	}
+	for _, e := range list {
+		row := []string{podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), stateWord(e), countdown(e.GetDueTime(), now), holdWord(e, now), causeWord(e.GetCause())}
+		if withCluster {
+			row = append([]string{e.GetCluster()}, row...)
+		}
+		t.add(row...)
+	}
+	return t
+}
+
+// historyTable shows closed evictions.
+func historyTable(list []*reprievev1.Eviction, now time.Time) *table {
+	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 18}, {"NODE", 8}, {"RESULT", 12}, {"LATE", 0}, {"TRIES", 0}, {"WHY", 18}}}
+	for _, e := range list {
+		t.add(ago(e.GetCloseTime(), now), podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), closeWord(e), late(e), tries(e), causeWord(e.GetCause()))
+	}
+	return t
+}
+
+func closeWord(e *reprievev1.Eviction) string {
+	w := word(e.GetCloseReason(), "CLOSE_REASON_")
+	if c := e.GetCancelCause(); c != reprievev1.CancelCause_CANCEL_CAUSE_UNSPECIFIED {
+		w += " " + word(c, "CANCEL_CAUSE_")
+	}
+	return w
+}
+
+// late is how long after its due instant the first order was sent.
+func late(e *reprievev1.Eviction) string {
+	if e.GetFirstSendTime() == nil || e.GetDueTime() == nil {
+		return "-"
+	}
+	d := e.GetFirstSendTime().AsTime().Sub(e.GetDueTime().AsTime())
+	if d < 10*time.Second {
+		return d.Round(time.Millisecond).String()
+	}
+	return shortDuration(d)
+}
+
+// tries is the number of orders that failed, and the answer that counted.
+func tries(e *reprievev1.Eviction) string {
+	if e.GetFirstSendTime() == nil {
+		return "-"
+	}
+	return strconv.FormatUint(uint64(e.GetAttempts())+1, 10)
+}
+
+func stateCount(c *reprievev1.Cluster, states ...reprievev1.EvictionState) string {
+	var n uint64
+	for _, sc := range c.GetOpenEvictions() {
+		for _, s := range states {
+			if sc.GetState() == s {
+				n += sc.GetCount()
+			}
+		}
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// clusterTable shows clusters; OUT counts orders that are delivered, recalled or being confirmed.
+func clusterTable(list []*reprievev1.Cluster, now time.Time) *table {
+	t := &table{columns: []column{{"CLUSTER", 12}, {"MODE", 0}, {"FEED", 0}, {"NODES", 0}, {"PODS", 0}, {"WAITING", 0}, {"DUE", 0}, {"OUT", 0}, {"STUCK", 0}, {"OLDEST", 0}, {"EXECUTORS", 0}, {"NOTES", 8}}}
+	for _, c := range list {
+		oldest := "-"
+		if c.GetOldestDueTime() != nil {
+			oldest = ago(c.GetOldestDueTime(), now)
+		}
+		t.add(c.GetName(), word(c.GetMode(), "MODE_"), feedWord(c),
+			strconv.FormatUint(c.GetNodes(), 10), strconv.FormatUint(c.GetPods(), 10),
+			stateCount(c, reprievev1.EvictionState_EVICTION_STATE_WAITING), stateCount(c, reprievev1.EvictionState_EVICTION_STATE_DUE),
+			stateCount(c, reprievev1.EvictionState_EVICTION_STATE_DELIVERED, reprievev1.EvictionState_EVICTION_STATE_RECALLING, reprievev1.EvictionState_EVICTION_STATE_CONFIRMING),
+			strconv.FormatUint(c.GetStuckEvictions(), 10), oldest, strconv.Itoa(len(c.GetExecutors())), clusterNotes(c))
+	}
+	return t
+}
+
+func feedWord(c *reprievev1.Cluster) string {
+	w := word(c.GetSyncState(), "SYNC_STATE_")
+	if w == "NEVER_SYNCED" {
+		w = "NEVER"
+	}
+	if c.GetFeedAge() != nil {
+		w += " " + shortDuration(c.GetFeedAge().AsDuration().Truncate(time.Second))
+	}
+	return w
+}
+
+func clusterNotes(c *reprievev1.Cluster) string {
+	notes := ""
+	note := func(format string, args ...any) {
+		if notes != "" {
+			notes += ", "
+		}
+		notes += fmt.Sprintf(format, args...)
+	}
+	if c.GetDamaged() {
+		note("DAMAGED")
+	}
+	if n := len(c.GetPauses()); n > 0 {
+		note("%d paused", n)
+	}
+	if n := len(c.GetWarnings()); n > 0 {
+		note("%d warned", n)
+	}
+	if notes == "" {
+		return "-"
+	}
+	return notes
+}
+
+// nodeTable has one row a taint, the node's name on each so that rows can be picked by grep.
+func nodeTable(list []*reprievev1.NodeView, now time.Time) *table {
+	t := &table{columns: []column{{"NODE", 12}, {"TAINT (NoExecute)", 20}, {"STARTED", 0}, {"PODS", 0}, {"LEAVING", 0}}}
+	for _, n := range list {
+		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)
+		if len(n.GetTaints()) == 0 {
+			t.add(n.GetName(), "-", "-", pods, open)
+		}
+		for _, nt := range n.GetTaints() {
+			t.add(n.GetName(), taintWord(nt.GetTaint()), ago(nt.GetStart(), now), pods, open)
+		}
+	}
+	return t
+}
+
+func reprieveTable(list []*reprievev1.Reprieve, now time.Time) *table {
+	t := &table{columns: []column{{"POD", 18}, {"UID", 10}, {"ENDS", 0}, {"GRANTED", 0}, {"BY", 8}, {"REASON", 16}}}
+	for _, r := range list {
+		t.add(podWord(r.GetNamespace(), r.GetPod()), r.GetUid(), ends(r.GetEndTime(), now), ago(r.GetCreateTime(), now), r.GetActor(), r.GetReason())
+	}
+	return t
+}
+
+func pauseTable(list []*reprievev1.Pause, now time.Time) *table {
+	t := &table{columns: []column{{"PAUSE", 8}, {"SCOPE", 16}, {"ENDS", 0}, {"SINCE", 0}, {"BY", 8}, {"REASON", 16}}}
+	for _, p := range list {
+		t.add(p.GetId(), scopeWord(p.GetNode(), p.GetNamespace()), ends(p.GetEndTime(), now), ago(p.GetCreateTime(), now), p.GetActor(), p.GetReason())
+	}
+	return t
+}
+
+// scopeWord names a pause's scope.
+func scopeWord(node, namespace string) string {
+	switch {
+	case node != "":
+		return "node " + node
+	case namespace != "":
+		return "namespace " + namespace
+	default:
+		return "whole cluster"
+	}
+}
