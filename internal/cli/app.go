@@ -134,6 +134,7 @@ REPRIEVE_CERT, REPRIEVE_KEY and REPRIEVE_CLUSTER stand for the flags of those na
 			root.AddCommand(c)
 		}
 	}
+	add(groupQuery, newGet(a))
 	add(groupOther, newVersion(a))
 	return root
 }

@@ -102,24 +102,20 @@ func word[T interface{ String() string }](v T, prefix string) string {
 	return w
 }
 
-func stateWord(e *reprievev1.Eviction) string {
+// stateWord is where an eviction stands, with what holds it and for how long, if
+// that is known.
+func stateWord(e *reprievev1.Eviction, now time.Time) string {
 	s := word(e.GetState(), "EVICTION_STATE_")
+	if e.GetHold() != reprievev1.HoldReason_HOLD_REASON_UNSPECIFIED {
+		s += " " + word(e.GetHold(), "HOLD_REASON_")
+		if u := e.GetHoldUntil(); u != nil && u.AsTime().After(now) {
+			s += " " + shortDuration(u.AsTime().Sub(now).Truncate(time.Second))
+		}
+	}
 	if e.GetStuck() {
 		s += " stuck"
 	}
 	return s
-}
-
-// holdWord is the hold, with its end if that is known.
-func holdWord(e *reprievev1.Eviction, now time.Time) string {
-	if e.GetHold() == reprievev1.HoldReason_HOLD_REASON_UNSPECIFIED {
-		return "-"
-	}
-	w := word(e.GetHold(), "HOLD_REASON_")
-	if u := e.GetHoldUntil(); u != nil && u.AsTime().After(now) {
-		w += " " + shortDuration(u.AsTime().Sub(now).Truncate(time.Second))
-	}
-	return w
 }
 
 func taintWord(t *reprievev1.Taint) string {

@@ -10,12 +10,12 @@ import (
 
 // evictionTable shows open evictions. The cluster has a column if several may be shown.
 func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time) *table {
-	t := &table{columns: []column{{"POD", 18}, {"NODE", 8}, {"STATE", 0}, {"WHEN", 0}, {"HOLD", 0}, {"WHY", 18}}}
+	t := &table{columns: []column{{"POD", 16}, {"NODE", 8}, {"STATE", 0}, {"WHEN", 0}, {"WHY", 14}}}
 	if withCluster {
 		t.columns = append([]column{{"CLUSTER", 7}}, t.columns...)
 	}
 	for _, e := range list {
-		row := []string{podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), stateWord(e), countdown(e.GetDueTime(), now), holdWord(e, now), causeWord(e.GetCause())}
+		row := []string{podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), stateWord(e, now), countdown(e.GetDueTime(), now), causeWord(e.GetCause())}
 		if withCluster {
 			row = append([]string{e.GetCluster()}, row...)
 		}
@@ -24,11 +24,12 @@ func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time)
 	return t
 }
 
-// historyTable shows closed evictions.
+// historyTable shows closed evictions; FAILS counts the orders that were denied,
+// failed or left without an answer.
 func historyTable(list []*reprievev1.Eviction, now time.Time) *table {
-	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 18}, {"NODE", 8}, {"RESULT", 12}, {"LATE", 0}, {"TRIES", 0}, {"WHY", 18}}}
+	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 18}, {"NODE", 8}, {"RESULT", 12}, {"LATE", 0}, {"FAILS", 0}, {"WHY", 18}}}
 	for _, e := range list {
-		t.add(ago(e.GetCloseTime(), now), podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), closeWord(e), late(e), tries(e), causeWord(e.GetCause()))
+		t.add(ago(e.GetCloseTime(), now), podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), closeWord(e), late(e), strconv.FormatUint(uint64(e.GetAttempts()), 10), causeWord(e.GetCause()))
 	}
 	return t
 }
@@ -53,14 +54,6 @@ func late(e *reprievev1.Eviction) string {
 	return shortDuration(d)
 }
 
-// tries is the number of orders that failed, and the answer that counted.
-func tries(e *reprievev1.Eviction) string {
-	if e.GetFirstSendTime() == nil {
-		return "-"
-	}
-	return strconv.FormatUint(uint64(e.GetAttempts())+1, 10)
-}
-
 func stateCount(c *reprievev1.Cluster, states ...reprievev1.EvictionState) string {
 	var n uint64
 	for _, sc := range c.GetOpenEvictions() {
@@ -73,19 +66,20 @@ func stateCount(c *reprievev1.Cluster, states ...reprievev1.EvictionState) strin
 	return strconv.FormatUint(n, 10)
 }
 
-// clusterTable shows clusters; OUT counts orders that are delivered, recalled or being confirmed.
+// clusterTable shows clusters; OLDEST is how long the oldest due eviction has
+// been due, OUT counts orders that are delivered, recalled or being confirmed.
 func clusterTable(list []*reprievev1.Cluster, now time.Time) *table {
-	t := &table{columns: []column{{"CLUSTER", 12}, {"MODE", 0}, {"FEED", 0}, {"NODES", 0}, {"PODS", 0}, {"WAITING", 0}, {"DUE", 0}, {"OUT", 0}, {"STUCK", 0}, {"OLDEST", 0}, {"EXECUTORS", 0}, {"NOTES", 8}}}
+	t := &table{columns: []column{{"CLUSTER", 12}, {"MODE", 0}, {"FEED", 0}, {"NODES", 0}, {"PODS", 0}, {"WAIT", 0}, {"DUE", 0}, {"OUT", 0}, {"OLDEST", 0}, {"EXEC", 0}, {"NOTES", 8}}}
 	for _, c := range list {
 		oldest := "-"
 		if c.GetOldestDueTime() != nil {
-			oldest = ago(c.GetOldestDueTime(), now)
+			oldest = shortDuration(now.Sub(c.GetOldestDueTime().AsTime()).Truncate(time.Second))
 		}
 		t.add(c.GetName(), word(c.GetMode(), "MODE_"), feedWord(c),
 			strconv.FormatUint(c.GetNodes(), 10), strconv.FormatUint(c.GetPods(), 10),
 			stateCount(c, reprievev1.EvictionState_EVICTION_STATE_WAITING), stateCount(c, reprievev1.EvictionState_EVICTION_STATE_DUE),
 			stateCount(c, reprievev1.EvictionState_EVICTION_STATE_DELIVERED, reprievev1.EvictionState_EVICTION_STATE_RECALLING, reprievev1.EvictionState_EVICTION_STATE_CONFIRMING),
-			strconv.FormatUint(c.GetStuckEvictions(), 10), oldest, strconv.Itoa(len(c.GetExecutors())), clusterNotes(c))
+			oldest, strconv.Itoa(len(c.GetExecutors())), clusterNotes(c))
 	}
 	return t
 }
@@ -111,6 +105,9 @@ func clusterNotes(c *reprievev1.Cluster) string {
 	}
 	if c.GetDamaged() {
 		note("DAMAGED")
+	}
+	if n := c.GetStuckEvictions(); n > 0 {
+		note("%d stuck", n)
 	}
 	if n := len(c.GetPauses()); n > 0 {
 		note("%d paused", n)

@@ -1,0 +1,69 @@
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// policyLines writes a policy one field a line, as `policy set` takes it. Fields
+// that stored has were set by operators and are marked.
+func policyLines(p, stored *reprievev1.ClusterPolicy) []string {
+	var lines []string
+	fields := p.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if !p.ProtoReflect().Has(fd) {
+			continue
+		}
+		line := string(fd.Name()) + "=" + policyValue(p, fd)
+		if stored != nil && stored.ProtoReflect().Has(fd) {
+			line += "   (set by an operator)"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// policyValue is one field's value as people write it.
+func policyValue(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor) string {
+	one := &reprievev1.ClusterPolicy{}
+	one.ProtoReflect().Set(fd, p.ProtoReflect().Get(fd))
+	switch {
+	case fd.Enum() != nil:
+		return enumShort(fd, one)
+	case fd.IsList():
+		var items []string
+		list := p.ProtoReflect().Get(fd).List()
+		for i := range list.Len() {
+			items = append(items, list.Get(i).String())
+		}
+		return strings.Join(items, ",")
+	}
+	raw, err := encode(proto.Message(one))
+	if err != nil {
+		return "?"
+	}
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &m); err != nil {
+		return "?"
+	}
+	return strings.Trim(string(m[string(fd.Name())]), `"`)
+}
+
+func enumShort(fd protoreflect.FieldDescriptor, p *reprievev1.ClusterPolicy) string {
+	v := fd.Enum().Values().ByNumber(p.ProtoReflect().Get(fd).Enum())
+	if v == nil {
+		return "?"
+	}
+	return strings.TrimPrefix(string(v.Name()), enumPrefix(fd.Enum()))
+}
+
+// enumPrefix is the prefix of an enum's values, which its zero value shows.
+func enumPrefix(e protoreflect.EnumDescriptor) string {
+	return strings.TrimSuffix(string(e.Values().ByNumber(0).Name()), "UNSPECIFIED")
+}

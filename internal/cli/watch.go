@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// redrawEvery is how often a live table counts down.
+const redrawEvery = time.Second
+
+// ticks sends on the channel every d until ctx ends.
+func ticks(ctx context.Context, c clock.Clock, d time.Duration) <-chan struct{} {
+	ch := make(chan struct{}, 1)
+	var t clock.Timer
+	ready := make(chan struct{})
+	t = c.NewTimer(func() {
+		<-ready
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+		if ctx.Err() == nil {
+			t.Reset(c.Now().Add(d))
+		}
+	})
+	close(ready)
+	t.Reset(c.Now().Add(d))
+	context.AfterFunc(ctx, t.Stop)
+	return ch
+}
+
+// watchEvictions shows open evictions as they change: a table that is drawn again
+// at a terminal, else one line a change. It ends when interrupted.
+func (a *app) watchEvictions(ctx context.Context, f evictionFlags) error {
+	if f.pod != "" || f.uid != "" || f.requester != "" || f.holds != nil || f.states != nil || f.within != 0 || f.limit != 0 {
+		return usagef("-w selects by --cluster, -n and --node only")
+	}
+	conn, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	req := &reprievev1.WatchEvictionsRequest{Cluster: a.flags.cluster, Namespace: a.flags.namespace, Node: f.node, InitialList: true}
+	events := make(chan *reprievev1.WatchEvictionsResponse)
+	done := make(chan error, 1)
+	go func() { done <- a.receive(ctx, reprievev1.NewQueryServiceClient(conn), req, events) }()
+	view := a.newView()
+	tick := ticks(ctx, a.Clock, redrawEvery)
+	for {
+		select {
+		case ev := <-events:
+			err = view.apply(ev)
+		case <-tick:
+			err = view.draw()
+		case err = <-done:
+			if interrupted(ctx, err) {
+				err = nil
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// interrupted says whether err is only the end that the user asked for.
+func interrupted(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled)
+}
+
+// receive hands the stream's messages over. After a break it goes on from the last revision
+// seen; if that is too old, or the reader was too slow, it lists again.
+func (a *app) receive(ctx context.Context, q reprievev1.QueryServiceClient, req *reprievev1.WatchEvictionsRequest, out chan<- *reprievev1.WatchEvictionsResponse) error {
+	for first := true; ; first = false {
+		revision, err := stream(ctx, q, req, out)
+		if revision != "" {
+			req.InitialList, req.ResumeRevision, first = false, revision, false
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Canceled
+		case status.Code(err) == codes.OutOfRange, status.Code(err) == codes.ResourceExhausted:
+			req.InitialList, req.ResumeRevision = true, ""
+		case (status.Code(err) != codes.Unavailable && !errors.Is(err, io.EOF)) || first:
+			return err
+		}
+		fmt.Fprintf(a.Err, "reprieve: the stream ended (%s); connecting again\n", cleanText(status.Convert(err).Message()))
+		select {
+		case <-ticks(ctx, a.Clock, redrawEvery):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func stream(ctx context.Context, q reprievev1.QueryServiceClient, req *reprievev1.WatchEvictionsRequest, out chan<- *reprievev1.WatchEvictionsResponse) (revision string, err error) {
+	s, err := q.WatchEvictions(ctx, req)
+	if err != nil {
+		return "", err
+	}
+	for {
+		ev, err := s.Recv()
+		if err != nil {
+			return revision, err
+		}
+		select {
+		case out <- ev:
+		case <-ctx.Done():
+			return revision, ctx.Err()
+		}
+		if c := ev.GetChange(); c != nil && !req.GetInitialList() {
+			revision = c.GetRevision()
+		} else if e := ev.GetInitialListEnd(); e != nil {
+			revision = e.GetRevision()
+		} else if c != nil && revision != "" {
+			revision = c.GetRevision()
+		}
+	}
+}
+
+// view is what a watch shows.
+type view struct {
+	a    *app
+	live bool
+	open map[string]*reprievev1.Eviction
+	full bool // the initial list is complete
+	rows int  // lines of the last drawing
+}
+
+func (a *app) newView() *view {
+	return &view{a: a, live: a.Width() > 0 && a.flags.output == outputTable, open: map[string]*reprievev1.Eviction{}}
+}
+
+func (v *view) apply(ev *reprievev1.WatchEvictionsResponse) error {
+	if ev.GetInitialListEnd() != nil {
+		v.full = true
+		return v.draw()
+	}
+	e := ev.GetChange().GetEviction()
+	if e == nil {
+		return nil
+	}
+	if v.a.flags.output != outputTable {
+		return v.a.printLine(e)
+	}
+	if !v.live {
+		_, err := fmt.Fprintln(v.a.Out, changeLine(e, v.a.Clock.Now()))
+		return err
+	}
+	if e.GetState() == reprievev1.EvictionState_EVICTION_STATE_CLOSED {
+		delete(v.open, e.GetId())
+	} else {
+		v.open[e.GetId()] = e
+	}
+	return nil
+}
+
+// changeLine is one change for a reader without a screen.
+func changeLine(e *reprievev1.Eviction, now time.Time) string {
+	what := stateWord(e, now) + " " + countdown(e.GetDueTime(), now)
+	if e.GetState() == reprievev1.EvictionState_EVICTION_STATE_CLOSED {
+		what = "CLOSED " + closeWord(e)
+	}
+	return cleanText(strings.Join([]string{now.Format(time.RFC3339), e.GetCluster(), podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), what, causeWord(e.GetCause())}, "  "))
+}
+
+// draw draws the live table over the last one.
+func (v *view) draw() error {
+	if !v.live || !v.full {
+		return nil
+	}
+	list := make([]*reprievev1.Eviction, 0, len(v.open))
+	for _, e := range v.open {
+		list = append(list, e)
+	}
+	slices.SortFunc(list, func(x, y *reprievev1.Eviction) int {
+		return cmp.Or(x.GetDueTime().AsTime().Compare(y.GetDueTime().AsTime()), strings.Compare(x.GetId(), y.GetId()))
+	})
+	more := ""
+	if len(list) > screenRows {
+		more = fmt.Sprintf("… and %d more\n", len(list)-screenRows)
+		list = list[:screenRows]
+	}
+	text := evictionTable(list, v.a.flags.cluster == "", v.a.Clock.Now()).render(0) + more
+	return v.a.redraw(&v.rows, text)
+}
+
+// screenRows bounds a live table: what is due first is what matters.
+const screenRows = 20
+
+// redraw replaces the last drawing of *rows lines on the terminal by text.
+func (a *app) redraw(rows *int, text string) error {
+	up := ""
+	if *rows > 0 {
+		up = fmt.Sprintf("\x1b[%dA\x1b[J", *rows)
+	}
+	*rows = strings.Count(text, "\n")
+	_, err := io.WriteString(a.Out, up+text)
+	return err
+}
