@@ -134,7 +134,8 @@ REPRIEVE_CERT, REPRIEVE_KEY and REPRIEVE_CLUSTER stand for the flags of those na
 			root.AddCommand(c)
 		}
 	}
-	add(groupQuery, newGet(a))
+	add(groupQuery, newGet(a), newExplain(a), newHistory(a))
+	add(groupOperate, newPause(a), newResume(a))
 	add(groupOther, newVersion(a))
 	return root
 }
