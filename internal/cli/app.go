@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 )
 
@@ -46,7 +47,7 @@ func System() *Env {
 			return w
 		},
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd())),
-		Dial:        dialService,
+		Dial:        client.Dial,
 	}
 }
 
@@ -135,7 +136,7 @@ REPRIEVE_CERT, REPRIEVE_KEY and REPRIEVE_CLUSTER stand for the flags of those na
 		}
 	}
 	add(groupQuery, newGet(a), newExplain(a), newHistory(a))
-	add(groupOperate, newPause(a), newResume(a))
+	add(groupOperate, newPause(a), newResume(a), newEnforce(a), newShadow(a), newForget(a))
 	add(groupOther, newVersion(a))
 	return root
 }

@@ -183,3 +183,9 @@ func isCobraUsage(err error) bool {
 	}
 	return false
 }
+
+// statusOf is the exit code that err would end the program with.
+func statusOf(err error) int {
+	code, _, _ := classify(err)
+	return code
+}

@@ -59,8 +59,13 @@ func (g *globalFlags) complete(cmd *cobra.Command, getenv func(string) string) e
 	case g.plaintext && (g.ca != "" || g.cert != ""):
 		return usagef("--plaintext and certificates exclude each other")
 	}
-	if given("token-file") {
-		g.token = ""
+	// A flag outranks the environment; of the two in the environment the file does.
+	if g.token != "" && g.tokenFile != "" {
+		if given("token") {
+			g.tokenFile = ""
+		} else {
+			g.token = ""
+		}
 	}
 	return nil
 }
