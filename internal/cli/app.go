@@ -136,7 +136,8 @@ REPRIEVE_CERT, REPRIEVE_KEY and REPRIEVE_CLUSTER stand for the flags of those na
 		}
 	}
 	add(groupQuery, newGet(a), newExplain(a), newHistory(a))
-	add(groupOperate, newPause(a), newResume(a), newEnforce(a), newShadow(a), newForget(a))
+	add(groupOperate, newPause(a), newResume(a), newEnforce(a), newShadow(a), newForget(a),
+		newPolicy(a), newGrant(a), newRevoke(a), newRequest(a), newWithdraw(a))
 	add(groupOther, newVersion(a))
 	return root
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/reprieve-dev/reprieve/client"
 )
 
 // Exit codes, as the root command's help documents them.
@@ -75,7 +75,7 @@ func classify(err error) (code int, why, hint string) {
 	case isCobraUsage(err):
 		return exitUsage, err.Error(), "see --help"
 	}
-	st, ok := fromStatus(err)
+	e, ok := client.FromError(err)
 	if !ok {
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
@@ -85,21 +85,10 @@ func classify(err error) (code int, why, hint string) {
 		}
 		return exitFailure, err.Error(), hint
 	}
-	why = withFields(st)
 	if hint == "" {
-		hint = statusHint(st)
+		hint = hintFor(e)
 	}
-	return statusExit(st.Code()), why, hint
-}
-
-// fromStatus finds a gRPC status in err's chain. The text of wrapping errors is dropped:
-// the command's name says what was tried.
-func fromStatus(err error) (*status.Status, bool) {
-	var s interface{ GRPCStatus() *status.Status }
-	if !errors.As(err, &s) {
-		return nil, false
-	}
-	return s.GRPCStatus(), true
+	return statusExit(e.Code), withFields(e), hint
 }
 
 func statusExit(c codes.Code) int {
@@ -118,30 +107,22 @@ func statusExit(c codes.Code) int {
 }
 
 // withFields appends the field violations of a bad request to its message.
-func withFields(st *status.Status) string {
-	var fields []string
-	for _, d := range st.Details() {
-		if bad, ok := d.(*errdetails.BadRequest); ok {
-			for _, v := range bad.GetFieldViolations() {
-				fields = append(fields, v.GetField()+" "+v.GetDescription())
-			}
-		}
+func withFields(e *client.Error) string {
+	if len(e.Fields) == 0 {
+		return e.Message
 	}
-	if len(fields) == 0 {
-		return st.Message()
+	fields := make([]string, 0, len(e.Fields))
+	for _, f := range e.Fields {
+		fields = append(fields, f.Field+": "+f.Description)
 	}
-	return st.Message() + " (" + strings.Join(fields, ", ") + ")"
+	return e.Message + " (" + strings.Join(fields, ", ") + ")"
 }
 
-func statusHint(st *status.Status) string {
-	for _, d := range st.Details() {
-		if info, ok := d.(*errdetails.ErrorInfo); ok {
-			if hint := reasonHints[info.GetReason()]; hint != "" {
-				return hint
-			}
-		}
+func hintFor(e *client.Error) string {
+	if hint := reasonHints[e.Reason]; hint != "" {
+		return hint
 	}
-	switch st.Code() {
+	switch e.Code {
 	case codes.Unauthenticated:
 		return "give --token-file or --cert and --key"
 	case codes.PermissionDenied:
@@ -159,17 +140,17 @@ func statusHint(st *status.Status) string {
 
 // reasonHints says what to do about a reason of the service (ErrorInfo).
 var reasonHints = map[string]string{
-	"CLUSTER_UNKNOWN":      "`reprieve get clusters` lists those that are known",
-	"CLUSTER_DAMAGED":      "its record on disk is damaged; `reprieve policy set CLUSTER mode=...` repairs it",
-	"CLUSTER_UID_MISMATCH": "the name belongs to another cluster; use another name, or `reprieve forget` the old one",
-	"CLUSTER_NOT_SYNCED":   "its feed is not live; try again when `reprieve get clusters` shows SYNCED",
-	"FEED_HELD":            "another feeder holds the cluster; stop it, or take over with a higher --epoch",
-	"POD_UNKNOWN":          "check the namespace (-n) and the cluster (--cluster)",
-	"POD_NOT_SUBJECT":      "`reprieve explain pod` says why",
-	"REQUEST_CONFLICT":     "use another --request-id",
-	"ETAG_MISMATCH":        "it was changed meanwhile; read it again",
-	"REVISION_TOO_OLD":     "list again",
-	"STOPPING":             "the service is stopping; try again",
+	client.ReasonClusterUnknown:     "`reprieve get clusters` lists those that are known",
+	client.ReasonClusterDamaged:     "its record on disk is damaged; `reprieve policy set CLUSTER mode=...` repairs it",
+	client.ReasonClusterUIDMismatch: "the name belongs to another cluster; use another name, or `reprieve forget` the old one",
+	client.ReasonClusterNotSynced:   "its feed is not live; try again when `reprieve get clusters` shows SYNCED",
+	client.ReasonFeedHeld:           "another feeder holds the cluster; stop it, or take over with a higher --epoch",
+	client.ReasonPodUnknown:         "check the namespace (-n) and the cluster (--cluster)",
+	client.ReasonPodNotSubject:      "`reprieve explain pod` says why",
+	client.ReasonRequestConflict:    "use another --request-id",
+	client.ReasonEtagMismatch:       "it was changed meanwhile; read it again",
+	client.ReasonRevisionTooOld:     "list again",
+	client.ReasonStopping:           "the service is stopping; try again",
 }
 
 // isCobraUsage recognises the errors of argument checks, which have no type.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -36,6 +37,8 @@ func policyValue(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor) s
 	switch {
 	case fd.Enum() != nil:
 		return enumShort(fd, one)
+	case fd.Name() == "rate":
+		return strconv.FormatFloat(p.GetRate().GetPerSecond(), 'g', -1, 64) + "/" + strconv.FormatUint(uint64(p.GetRate().GetBurst()), 10)
 	case fd.IsList():
 		var items []string
 		list := p.ProtoReflect().Get(fd).List()

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+func newPolicy(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "policy",
+		Short: "Read or set a cluster's policy",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return usagef("say what: policy get or policy set") },
+	}
+	cmd.AddCommand(newPolicyGet(a), newPolicySet(a))
+	return cmd
+}
+
+func newPolicyGet(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "get [CLUSTER]",
+		Short: "The policy in force, and which fields operators set",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cluster, err := a.clusterArg(args)
+			if err != nil {
+				return err
+			}
+			return a.admin(cmd.Context(), func(s *session) error {
+				r, err := call(s, noOpts(s.admin.GetPolicy), &reprievev1.GetPolicyRequest{Cluster: cluster})
+				if err != nil {
+					return err
+				}
+				if a.flags.output != outputTable {
+					return a.printMessage(r)
+				}
+				for _, l := range policyLines(r.GetPolicy(), r.GetStored()) {
+					fmt.Fprintln(a.Out, cleanText(l))
+				}
+				_, err = fmt.Fprintf(a.Out, "# etag %s\n", r.GetEtag())
+				return err
+			})
+		},
+	}
+}
+
+func newPolicySet(a *app) *cobra.Command {
+	var unset []string
+	var file, etag string
+	var yes, dryRun bool
+	cmd := &cobra.Command{
+		Use:   "set [FIELD=VALUE ...] --cluster CLUSTER",
+		Short: "Set or unset policy fields; tells the impact first",
+		Long: `Stores policy fields, which override the service's configuration field by field; --unset
+gives a field back to the configuration. It asks the service how many pods would become
+due by the change and, if there are any or the mode becomes ENFORCE, asks first.
+
+Fields: mode (shadow, enforce), default_not_ready_toleration and
+default_unreachable_toleration (durations), disable_default_tolerations (true, false),
+rate (ORDERS_A_SECOND/BURST), unlimited_rate, method (delete, evict, evict_then_delete),
+budget_wait (duration), ignored_taint_keys and excluded_namespaces (lists: a,b,c),
+comparison_operators. Durations are written 90s, 5m or 1h30m.`,
+		Example: `  reprieve policy set --cluster prod default_not_ready_toleration=10m rate=20/50
+  reprieve policy set --cluster prod ignored_taint_keys=example.com/drain,example.com/spot
+  reprieve policy set --cluster prod --unset rate
+  reprieve policy set --cluster prod -f policy.yaml --dry-run`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cluster, err := a.flags.needCluster()
+			if err != nil {
+				return err
+			}
+			req := &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: &reprievev1.ClusterPolicy{}, UpdateMask: &fieldmaskpb.FieldMask{}, Etag: etag}
+			if file != "" {
+				if err := a.policyFromFile(req, file); err != nil {
+					return err
+				}
+			}
+			for _, arg := range args {
+				name, value, ok := strings.Cut(arg, "=")
+				if !ok {
+					return usagef("%q is no FIELD=VALUE", arg)
+				}
+				if err := setPolicyField(req, name, value); err != nil {
+					return err
+				}
+			}
+			for _, name := range unset {
+				fd, err := policyField(name)
+				if err != nil {
+					return err
+				}
+				req.UpdateMask.Paths = append(req.UpdateMask.Paths, string(fd.Name()))
+			}
+			if err := checkMask(req.GetUpdateMask().GetPaths()); err != nil {
+				return err
+			}
+			return a.admin(cmd.Context(), func(s *session) error { return s.setPolicy(req, yes, dryRun) })
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringSliceVar(&unset, "unset", nil, "give these fields back to the configuration")
+	fl.StringVarP(&file, "filename", "f", "", "YAML or JSON file with the fields, as policy get -o yaml shows under stored; - is the input")
+	fl.StringVar(&etag, "etag", "", "only if the policy still has this etag, as policy get shows it")
+	fl.BoolVar(&dryRun, "dry-run", false, "only tell the impact")
+	addYes(cmd, &yes)
+	return cmd
+}
+
+func checkMask(paths []string) error {
+	if len(paths) == 0 {
+		return usagef("nothing to set: give FIELD=VALUE, --unset or -f")
+	}
+	seen := map[string]bool{}
+	for _, p := range paths {
+		if seen[p] {
+			return usagef("the field %s is given twice", p)
+		}
+		seen[p] = true
+	}
+	return nil
+}
+
+func (a *app) policyFromFile(req *reprievev1.SetPolicyRequest, file string) error {
+	b, err := readInput(a.In, file)
+	if err != nil {
+		return err
+	}
+	paths, err := parsePolicy(b, req.GetPolicy())
+	if err != nil {
+		return usagef("%s: %v", file, err)
+	}
+	req.UpdateMask.Paths = append(req.UpdateMask.Paths, paths...)
+	return nil
+}
+
+func readInput(in interface{ Read([]byte) (int, error) }, file string) ([]byte, error) {
+	if file == "-" {
+		return readAll(in)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usagef("%v", err)
+	}
+	return b, nil
+}
