@@ -132,11 +132,18 @@ func (s *feedSession) receive() error {
 			s.acknowledged(m.Ack)
 		case *reprievev1.FeedResponse_ResyncRequired:
 			s.feeder.log.Info("the service asks for a new list", "reason", m.ResyncRequired.GetReason())
-			s.mu.Lock()
-			s.relist(errResync)
-			s.mu.Unlock()
+			s.resync()
 		}
 		// What a later service may say besides is not for this version.
+	}
+}
+
+// resync ends the round under way; before the first there is none to end.
+func (s *feedSession) resync() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.relist != nil {
+		s.relist(errResync)
 	}
 }
 
@@ -200,8 +207,8 @@ func (s *feedSession) send(ctx context.Context, m *reprievev1.FeedRequest) (uint
 		s.mu.Unlock()
 	}
 	if err := s.stream.Send(m); err == io.EOF {
-		// The receiver learns why.
-		<-s.stream.Context().Done()
+		// The receiver learns why, and cancels.
+		<-ctx.Done()
 		return 0, context.Cause(ctx)
 	} else if err != nil {
 		s.cancel(err)

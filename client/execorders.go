@@ -1,0 +1,163 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// order takes an order: its handler starts, or waits for one of its cluster's to
+// end, as when a broken stream's orders were given out anew.
+func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closing || e.tasks[o.GetToken()] != nil {
+		return
+	}
+	t := &Task{
+		Pod: o.GetEvictPod(), EvictionID: o.GetEvictionId(), Attempt: o.GetAttempt(),
+		token: o.GetToken(), executor: e, recalled: make(chan struct{}), renewed: make(chan time.Duration, 1),
+	}
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	e.tasks[t.token] = t
+	if t.Pod == nil {
+		e.answer(t, Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: "this executor does not know the order's action; a newer one is needed"})
+		return
+	}
+	deadline := o.GetDeadlineIn().AsDuration()
+	e.work.Go(func() { t.keep(deadline, !e.conf.NoAutoExtend) })
+	cluster := t.Pod.GetCluster()
+	if e.active[cluster] >= e.conf.Capacity {
+		e.queue[cluster] = append(e.queue[cluster], t)
+		return
+	}
+	e.start(t)
+}
+
+// start runs a task's handler. mu is held.
+func (e *Executor) start(t *Task) {
+	t.stage = running
+	e.active[t.Pod.GetCluster()]++
+	e.work.Go(func() {
+		// Stands if the handler ends its goroutine instead of returning.
+		result := Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: "the executor's handler did not return"}
+		defer func() {
+			if p := recover(); p != nil {
+				e.log.Error("handler panicked", "eviction", t.EvictionID, "panic", p, "stack", string(debug.Stack()))
+				result.Message = fmt.Sprintf("the executor's handler panicked: %v", p)
+			}
+			e.finish(t, result)
+		}()
+		result = e.conf.Handler(t.ctx, t)
+	})
+}
+
+// finish takes a handler's result and lets the next of its cluster start.
+func (e *Executor) finish(t *Task, r Result) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	cluster := t.Pod.GetCluster()
+	if e.active[cluster]--; e.active[cluster] == 0 {
+		delete(e.active, cluster)
+	}
+	e.answer(t, r)
+	for len(e.queue[cluster]) > 0 {
+		next := e.queue[cluster][0]
+		e.dequeue(next)
+		if next.ctx.Err() == nil {
+			e.start(next)
+			return
+		}
+		// Its deadline passed, or Run is ending, before its turn came.
+		e.answer(next, Result{Outcome: reprievev1.Outcome_OUTCOME_RECALLED, Message: "the order's turn did not come in time"})
+	}
+}
+
+// answer ends a task with a result, which is sent until it is acknowledged. mu is held.
+func (e *Executor) answer(t *Task, r Result) {
+	t.stage = answered
+	t.cancel(nil)
+	if t.dead {
+		e.forget(t.token)
+		return
+	}
+	t.answer = r.message(t.token)
+	e.postLocked(t.answer)
+}
+
+// forget drops a task. mu is held.
+func (e *Executor) forget(token string) {
+	delete(e.tasks, token)
+	if e.draining {
+		e.wakeSender()
+	}
+}
+
+// dequeue takes a task out of its cluster's queue. mu is held.
+func (e *Executor) dequeue(t *Task) {
+	cluster := t.Pod.GetCluster()
+	rest := slices.DeleteFunc(e.queue[cluster], func(o *Task) bool { return o == t })
+	if e.queue[cluster] = rest; len(rest) == 0 {
+		delete(e.queue, cluster)
+	}
+}
+
+// recall tells a task that it is no longer wanted. Before its handler started
+// that is its answer.
+func (e *Executor) recall(r *reprievev1.Recall) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.tasks[r.GetToken()]
+	if t == nil || t.stage == answered || t.reason != reprievev1.Recall_REASON_UNSPECIFIED {
+		return
+	}
+	t.reason = r.GetReason()
+	if t.reason == reprievev1.Recall_REASON_UNSPECIFIED {
+		t.reason = reprievev1.Recall_REASON_CANCELLED
+	}
+	close(t.recalled)
+	t.cancel(ErrRecalled)
+	if t.stage == queued {
+		e.dequeue(t)
+		e.answer(t, Result{Outcome: reprievev1.Outcome_OUTCOME_RECALLED})
+	}
+}
+
+// acknowledged ends the sending of a result.
+func (e *Executor) acknowledged(a *reprievev1.ResultAck) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := e.tasks[a.GetToken()]
+	if t == nil || t.stage != answered {
+		return
+	}
+	if a.GetDisposition() != reprievev1.ResultAck_DISPOSITION_ACCEPTED {
+		e.log.Warn("the result came too late to count", "eviction", t.EvictionID, "outcome", t.answer.GetResult().GetOutcome().String())
+	}
+	e.forget(t.token)
+}
+
+// extended takes the reply to an extension.
+func (e *Executor) extended(x *reprievev1.Extended) {
+	e.mu.Lock()
+	t := e.tasks[x.GetToken()]
+	left := x.GetDeadlineIn().AsDuration()
+	if t != nil && left <= 0 {
+		t.dead = true
+		switch t.stage {
+		case queued:
+			e.dequeue(t)
+			e.answer(t, Result{})
+		case answered:
+			// The result is on its way; its acknowledgement says the rest.
+		}
+	}
+	e.mu.Unlock()
+	if t != nil {
+		t.renew(left)
+	}
+}
