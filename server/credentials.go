@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -8,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"strings"
@@ -16,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
 )
 
 // credentialChecker knows who is who.
@@ -119,11 +121,11 @@ func parseIdentity(u *url.URL) (grant, bool) {
 
 // tokenEntry is one token of the tokens file.
 type tokenEntry struct {
-	Name string `json:"name"`
+	Name string `yaml:"name"`
 	// SHA256 is the token's hash in hexadecimal.
-	SHA256   string   `json:"sha256"`
-	Role     string   `json:"role"`
-	Clusters []string `json:"clusters"`
+	SHA256   string   `yaml:"sha256"`
+	Role     string   `yaml:"role"`
+	Clusters []string `yaml:"clusters"`
 }
 
 // readTokens reads a tokens file: a YAML list of name, sha256, role and clusters.
@@ -133,7 +135,9 @@ func readTokens(path string) ([]token, error) {
 		return nil, fmt.Errorf("read tokens file: %w", err)
 	}
 	var entries []tokenEntry
-	if err := yaml.UnmarshalStrict(data, &entries); err != nil {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec.KnownFields(true)
+	if err := dec.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("tokens file %s: %w", path, err)
 	}
 	out := make([]token, len(entries))

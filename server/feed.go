@@ -1,0 +1,337 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/wire"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// maxBatchEvents is the contract's bound on the events of one batch.
+const maxBatchEvents = 10_000
+
+// maxUnread is how many answers a peer may leave unread before the service
+// reads no more of it.
+const maxUnread = 1024
+
+// feedService implements reprieve.v1.FeedService.
+type feedService struct {
+	reprievev1.UnimplementedFeedServiceServer
+	engine *engine.Engine
+	// stopped is closed when the engine has stopped.
+	stopped <-chan struct{}
+}
+
+// Feed implements the RPC.
+func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	f := &feedStream{
+		engine: s.engine, stream: stream, ctx: ctx, end: cancel,
+		out: newOutbox[*reprievev1.FeedResponse](), acked: make(chan struct{}),
+	}
+	if err := f.open(); err != nil {
+		return err
+	}
+	// Receiving and sending may block on the peer for as long as this call is
+	// there; both end with it, so it does not wait for them.
+	received := make(chan error, 1)
+	go func() { received <- f.receive() }()
+	sent := make(chan error, 1)
+	go func() { sent <- f.out.run(ctx, stream.Send) }()
+	defer f.close()
+	for {
+		select {
+		case err := <-received:
+			if err != nil {
+				return err
+			}
+			// The peer has no more to say, and waits for the rest of the answers.
+			f.out.close()
+			received = nil
+		case err := <-sent:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.stopped:
+			return engine.ErrStopped
+		}
+	}
+}
+
+// feedStream is one call of Feed. The stream outlives the engine's session: when
+// the store is opened again the feed begins anew on the same stream.
+type feedStream struct {
+	engine *engine.Engine
+	stream reprievev1.FeedService_FeedServer
+	ctx    context.Context
+	// end ends the call with an error.
+	end   context.CancelCauseFunc
+	out   *outbox[*reprievev1.FeedResponse]
+	hello engine.FeedHello
+	// sequence is that of the last message received. Only the receiver uses it.
+	sequence uint64
+
+	mu sync.Mutex // guards what follows
+	// session is nil while messages are dropped until SyncBegin.
+	session *engine.FeedSession
+	// sink is that of the session opened last.
+	sink  *feedSink
+	over  bool
+	last  uint64        // the last sequence acknowledged
+	acked chan struct{} // closed and replaced when one is, or when the session is lost
+}
+
+// open takes the hello and sends the welcome.
+func (f *feedStream) open() error {
+	m, err := f.stream.Recv()
+	if err != nil {
+		return received(err)
+	}
+	if err := f.inOrder(m); err != nil {
+		return err
+	}
+	h := m.GetHello()
+	if h == nil {
+		return fmt.Errorf("%w: the first message must be hello", engine.ErrFeedOrder)
+	}
+	f.hello = engine.FeedHello{
+		Cluster: h.GetCluster(), ClusterUID: h.GetClusterUid(), FeederID: h.GetFeederId(), Epoch: h.GetFeederEpoch(),
+		AgentVersion: h.GetAgentVersion(), KubernetesVersion: h.GetKubernetesVersion(),
+	}
+	welcome, err := f.begin()
+	if err != nil {
+		return err
+	}
+	err = f.stream.Send(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_Welcome{Welcome: &reprievev1.FeedWelcome{
+		HeartbeatInterval: durationpb.New(welcome.HeartbeatInterval), Mode: reprievev1.Mode(welcome.Mode),
+		ServerVersion: Version(), MaxBatchEvents: maxBatchEvents,
+	}}})
+	if err != nil {
+		f.close()
+	}
+	return err
+}
+
+// received is what the end of a peer's messages means where more were expected.
+func received(err error) error {
+	if errors.Is(err, io.EOF) {
+		return badField("message", "the stream ended before its first message; send hello")
+	}
+	return err
+}
+
+// inOrder checks that no message is missing.
+func (f *feedStream) inOrder(m *reprievev1.FeedRequest) error {
+	if m.GetSequence() != f.sequence+1 {
+		return fmt.Errorf("%w: sequence %d after %d; it counts every message of the stream from 1", engine.ErrFeedOrder, m.GetSequence(), f.sequence)
+	}
+	f.sequence++
+	return nil
+}
+
+// begin takes a session of the engine.
+func (f *feedStream) begin() (engine.FeedWelcome, error) {
+	sink := &feedSink{stream: f}
+	f.mu.Lock()
+	f.sink = sink
+	f.mu.Unlock()
+	session, welcome, err := f.engine.OpenFeed(f.hello, sink)
+	if err != nil {
+		return welcome, err
+	}
+	f.mu.Lock()
+	over := f.over
+	if !over && !sink.lost {
+		f.session = session
+	}
+	f.mu.Unlock()
+	if over {
+		// Not under mu: the engine holds its own lock when it calls the sink.
+		session.Close()
+		return welcome, context.Canceled
+	}
+	return welcome, nil
+}
+
+// close ends the session, and any that begin may still take.
+func (f *feedStream) close() {
+	f.mu.Lock()
+	f.over = true
+	session := f.session
+	f.mu.Unlock()
+	if session != nil {
+		session.Close()
+	}
+}
+
+// receive handles messages until the peer has no more, which is nil once all
+// are acknowledged, or one fails.
+func (f *feedStream) receive() error {
+	for {
+		if err := f.out.waitBelow(f.ctx, maxUnread); err != nil {
+			return err
+		}
+		m, err := f.stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return f.waitAcked()
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.inOrder(m); err != nil {
+			return err
+		}
+		if err := f.handle(m); err != nil {
+			return err
+		}
+	}
+}
+
+// handle gives a message to the session. A session that was lost with the store
+// drops messages until the peer begins a new list.
+func (f *feedStream) handle(m *reprievev1.FeedRequest) error {
+	if m.GetHello() != nil {
+		return fmt.Errorf("%w: hello is for the first message only", engine.ErrFeedOrder)
+	}
+	session := f.current()
+	if session == nil {
+		if m.GetSyncBegin() == nil {
+			return nil
+		}
+		var err error
+		if session, err = f.reopen(); err != nil {
+			return err
+		}
+	}
+	err := apply(f.ctx, session, m)
+	if errors.Is(err, engine.ErrUnavailable) {
+		f.lost(session)
+		return nil
+	}
+	return err
+}
+
+func (f *feedStream) current() *engine.FeedSession {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.session
+}
+
+// lost drops a session that the engine gave up.
+func (f *feedStream) lost(session *engine.FeedSession) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.session == session {
+		f.session = nil
+	}
+}
+
+// reopen waits until the engine serves again and opens the feed anew.
+func (f *feedStream) reopen() (*engine.FeedSession, error) {
+	for {
+		if err := f.engine.WaitServing(f.ctx); err != nil {
+			return nil, err
+		}
+		_, err := f.begin()
+		if session := f.current(); err == nil && session != nil {
+			return session, nil
+		}
+		if err != nil && !errors.Is(err, engine.ErrUnavailable) {
+			return nil, err
+		}
+	}
+}
+
+// waitAcked waits until all that was received is acknowledged. Without a
+// session nothing more will be.
+func (f *feedStream) waitAcked() error {
+	for {
+		f.mu.Lock()
+		last, session, acked := f.last, f.session, f.acked
+		f.mu.Unlock()
+		// The hello is answered by the welcome.
+		if session == nil || last >= f.sequence || f.sequence == 1 {
+			return nil
+		}
+		select {
+		case <-acked:
+		case <-f.ctx.Done():
+			return context.Cause(f.ctx)
+		}
+	}
+}
+
+// apply hands one message to the engine.
+func apply(ctx context.Context, session *engine.FeedSession, m *reprievev1.FeedRequest) error {
+	seq := m.GetSequence()
+	switch msg := m.GetMessage().(type) {
+	case *reprievev1.FeedRequest_SyncBegin:
+		return session.SyncBegin(ctx, seq)
+	case *reprievev1.FeedRequest_SyncEnd:
+		return session.SyncEnd(ctx, seq)
+	case *reprievev1.FeedRequest_Heartbeat:
+		return session.Heartbeat(ctx, seq)
+	case *reprievev1.FeedRequest_Batch:
+		events := make([]engine.Event, len(msg.Batch.GetEvents()))
+		for i, e := range msg.Batch.GetEvents() {
+			events[i] = wire.Event(e)
+		}
+		err := session.Batch(ctx, seq, events)
+		if errors.Is(err, engine.ErrUIDConflict) {
+			return &fieldError{field: "batch.events", err: err}
+		}
+		return err
+	}
+	return badField("message", "is of no known kind")
+}
+
+// feedSink takes what the engine says to one session.
+type feedSink struct {
+	stream *feedStream
+	lost   bool // guarded by stream.mu
+}
+
+// Ack implements engine.FeedSink. An acknowledgement stands for all before it,
+// so one that has yet to be sent gives way to the next, unless it ends a list.
+func (s *feedSink) Ack(sequence uint64, synced bool) {
+	f := s.stream
+	f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_Ack{Ack: &reprievev1.Ack{Sequence: sequence, Synced: synced}}},
+		func(last **reprievev1.FeedResponse) bool {
+			ack := (*last).GetAck()
+			if ack == nil || ack.GetSynced() {
+				return false
+			}
+			ack.Sequence, ack.Synced = sequence, synced
+			return true
+		})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = max(f.last, sequence)
+	close(f.acked)
+	f.acked = make(chan struct{})
+}
+
+// Resync implements engine.FeedSink: the session is lost, the stream is not.
+func (s *feedSink) Resync(reason string) {
+	f := s.stream
+	f.mu.Lock()
+	s.lost = true
+	if f.sink == s {
+		f.session = nil
+	}
+	close(f.acked)
+	f.acked = make(chan struct{})
+	f.mu.Unlock()
+	f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_ResyncRequired{ResyncRequired: &reprievev1.ResyncRequired{Reason: reason}}}, nil)
+}
+
+// Ended implements engine.FeedSink. The context's first cause counts.
+func (s *feedSink) Ended(err error) { s.stream.end(err) }
