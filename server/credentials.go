@@ -15,10 +15,10 @@ import (
 	"strings"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
-	"go.yaml.in/yaml/v3"
 )
 
 // credentialChecker knows who is who.

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -256,9 +255,4 @@ func (x *evictStream) Recall(r engine.RecallOrder) {
 }
 
 // Ended implements engine.OrderSink.
-func (x *evictStream) Ended(err error) {
-	if err == nil {
-		err = fmt.Errorf("%w: the executor's session ended", engine.ErrUnavailable)
-	}
-	x.end(err)
-}
+func (x *evictStream) Ended(err error) { x.end(err) }

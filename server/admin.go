@@ -1,0 +1,114 @@
+package server
+
+import (
+	"context"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/wire"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// adminService implements reprieve.v1.AdminService.
+type adminService struct {
+	reprievev1.UnimplementedAdminServiceServer
+	engine *engine.Engine
+}
+
+// PauseEvictions implements the RPC.
+func (s *adminService) PauseEvictions(ctx context.Context, r *reprievev1.PauseEvictionsRequest) (*reprievev1.PauseEvictionsResponse, error) {
+	p, err := s.engine.Pause(ctx, r.GetCluster(), engine.Pause{
+		Node: r.GetNode(), Namespace: r.GetNamespace(), Reason: r.GetReason(), Actor: actor(ctx), Until: wire.Time(r.GetEndTime()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.PauseEvictionsResponse{Pause: wire.Pause(r.GetCluster(), &p)}, nil
+}
+
+// actor names the caller in records.
+func actor(ctx context.Context) string { return accessFrom(ctx).caller.name }
+
+// ResumeEvictions implements the RPC.
+func (s *adminService) ResumeEvictions(ctx context.Context, r *reprievev1.ResumeEvictionsRequest) (*reprievev1.ResumeEvictionsResponse, error) {
+	released, err := s.engine.Resume(ctx, engine.PauseScope{
+		Cluster: r.GetCluster(), Node: r.GetNode(), Namespace: r.GetNamespace(), ID: r.GetPauseId(),
+	}, r.GetValidateOnly())
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.ResumeEvictionsResponse{Released: uint64(released)}, nil
+}
+
+// GetPolicy implements the RPC.
+func (s *adminService) GetPolicy(ctx context.Context, r *reprievev1.GetPolicyRequest) (*reprievev1.GetPolicyResponse, error) {
+	st, err := s.engine.Policy(ctx, r.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.GetPolicyResponse{
+		Policy: wire.Policy(st.Effective, engine.PolicyAllFields), Stored: wire.Policy(st.Stored.Policy, st.Stored.Fields), Etag: st.Etag,
+	}, nil
+}
+
+// SetPolicy implements the RPC.
+func (s *adminService) SetPolicy(ctx context.Context, r *reprievev1.SetPolicyRequest) (*reprievev1.SetPolicyResponse, error) {
+	if err := wire.CheckPolicy(r.GetPolicy()); err != nil {
+		return nil, &fieldError{field: "policy.rate", err: err}
+	}
+	patch, clear, err := masked(r)
+	if err != nil {
+		return nil, &fieldError{field: "update_mask", err: err}
+	}
+	st, err := s.engine.SetPolicy(ctx, r.GetCluster(), patch, clear, r.GetEtag(), r.GetValidateOnly())
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.SetPolicyResponse{
+		Policy: wire.Policy(st.Effective, engine.PolicyAllFields), Stored: wire.Policy(st.Stored.Policy, st.Stored.Fields),
+		Etag: st.Etag, WouldBecomeDue: uint64(st.Impact.BecomeDue),
+	}, nil
+}
+
+// masked takes a request's fields apart into those to store and those to go
+// back to the configuration's. Without a mask the fields that are there count.
+func masked(r *reprievev1.SetPolicyRequest) (patch engine.PolicyPatch, clear engine.PolicyField, err error) {
+	patch = wire.PolicyPatch(r.GetPolicy(), 0)
+	paths := r.GetUpdateMask().GetPaths()
+	if len(paths) == 0 {
+		return patch, 0, nil
+	}
+	mask, err := wire.PolicyFields(paths)
+	if err != nil {
+		return patch, 0, err
+	}
+	clear = mask &^ patch.Fields
+	patch.Fields &= mask
+	return patch, clear, nil
+}
+
+// GrantReprieve implements the RPC.
+func (s *adminService) GrantReprieve(ctx context.Context, r *reprievev1.GrantReprieveRequest) (*reprievev1.GrantReprieveResponse, error) {
+	granted, err := s.engine.GrantReprieve(ctx, r.GetCluster(), podRef(r.GetPod()), engine.ReprieveRecord{
+		Reason: r.GetReason(), Actor: actor(ctx), Until: wire.Time(r.GetEndTime()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.GrantReprieveResponse{Reprieve: wire.Reprieve(&granted)}, nil
+}
+
+// RevokeReprieve implements the RPC.
+func (s *adminService) RevokeReprieve(ctx context.Context, r *reprievev1.RevokeReprieveRequest) (*reprievev1.RevokeReprieveResponse, error) {
+	if err := s.engine.RevokeReprieve(ctx, r.GetCluster(), podRef(r.GetPod())); err != nil {
+		return nil, err
+	}
+	return &reprievev1.RevokeReprieveResponse{}, nil
+}
+
+// ForgetCluster implements the RPC.
+func (s *adminService) ForgetCluster(ctx context.Context, r *reprievev1.ForgetClusterRequest) (*reprievev1.ForgetClusterResponse, error) {
+	if err := s.engine.ForgetCluster(ctx, r.GetCluster()); err != nil {
+		return nil, err
+	}
+	return &reprievev1.ForgetClusterResponse{}, nil
+}
