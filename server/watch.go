@@ -21,6 +21,8 @@ type watchStream struct {
 	// contained are the revisions of evictions that the initial list had, by id:
 	// a change no newer than that was seen already. Nil once all such are past.
 	contained map[string]uint64
+	// newest is the highest of them.
+	newest uint64
 }
 
 // WatchEvictions implements the RPC.
@@ -75,6 +77,7 @@ func (w *watchStream) list(ctx context.Context, start uint64) error {
 		for _, r := range page.Evictions {
 			if r.Revision > start {
 				w.contained[engine.EvictionID(r.Cluster, r.Seq)] = r.Revision
+				w.newest = max(w.newest, r.Revision)
 			}
 			if err := w.send(start, r); err != nil {
 				return err
@@ -117,6 +120,9 @@ func resumeAfter(list []engine.ChangeEvent, i int, complete uint64) uint64 {
 
 func (w *watchStream) change(c *engine.ChangeEvent, resume uint64) error {
 	r := c.Eviction
+	if c.Revision > w.newest {
+		w.contained = nil
+	}
 	if !w.selects(r) || c.Revision <= w.contained[engine.EvictionID(r.Cluster, r.Seq)] {
 		return nil
 	}

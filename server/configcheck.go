@@ -1,0 +1,170 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"time"
+)
+
+var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// Validate reports every fault of the configuration, with the bounds that it
+// exceeds. It reads the files that the configuration names and opens no port.
+func (c *Config) Validate() error {
+	v := &validation{}
+	v.check(c.DataDir != "", "data_dir is empty: name a folder")
+	v.address("listen", c.Listen)
+	if c.AdminListen != "" {
+		v.address("admin_listen", c.AdminListen)
+		v.check(c.AdminListen != c.Listen || port(c.Listen) == "0", "admin_listen is the same address as listen: %s", c.Listen)
+	}
+	v.oneOf("log_format", c.LogFormat, "text", "json")
+	v.oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
+	v.oneOf("adopt", c.Adopt, "shadow", "enforce")
+	v.duration("feed_timeout", c.FeedTimeout, 5*time.Second, time.Hour)
+	v.duration("max_gap", c.MaxGap, time.Minute, 365*24*time.Hour)
+	v.number("shards", c.Shards, 1, 256)
+	v.duration("history.sent_age", c.History.SentAge, time.Minute, 10*365*24*time.Hour)
+	v.number("history.sent_count", c.History.SentCount, 1, 100_000_000)
+	v.duration("history.early_age", c.History.EarlyAge, time.Minute, 10*365*24*time.Hour)
+	v.number("history.early_count", c.History.EarlyCount, 1, 100_000_000)
+	v.number("limits.max_message_bytes", c.Limits.MaxMessageBytes, 64<<10, 64<<20)
+	v.number("limits.max_streams", c.Limits.MaxStreams, 1, 1_000_000)
+	v.duration("limits.stop_timeout", c.Limits.StopTimeout, time.Second, 10*time.Minute)
+	v.policies(c)
+	v.security(c)
+	return errors.Join(v.faults...)
+}
+
+type validation struct{ faults []error }
+
+func (v *validation) check(ok bool, format string, args ...any) {
+	if !ok {
+		v.faults = append(v.faults, fmt.Errorf(format, args...))
+	}
+}
+
+func (v *validation) add(where string, err error) {
+	if err != nil {
+		v.faults = append(v.faults, fmt.Errorf("%s: %w", where, err))
+	}
+}
+
+func (v *validation) address(key, addr string) {
+	_, port, err := net.SplitHostPort(addr)
+	v.check(err == nil && port != "", "%s: %q is no address of the form HOST:PORT", key, addr)
+}
+
+func (v *validation) oneOf(key, value string, values ...string) {
+	v.check(slices.Contains(values, value), "%s: %q is none of %v", key, value, values)
+}
+
+func (v *validation) duration(key string, d Duration, low, high time.Duration) {
+	v.check(time.Duration(d) >= low && time.Duration(d) <= high, "%s: %s is not between %s and %s", key, time.Duration(d), low, high)
+}
+
+func (v *validation) number(key string, n, low, high int) {
+	v.check(n >= low && n <= high, "%s: %d is not between %d and %d", key, n, low, high)
+}
+
+func (v *validation) policies(c *Config) {
+	_, err := c.Defaults.patch()
+	v.add("defaults", err)
+	for _, name := range sorted(keys(c.Clusters)) {
+		p := c.Clusters[name]
+		v.check(clusterName.MatchString(name), "clusters: %q is no cluster name: it must be a DNS label of at most 63 characters", name)
+		_, err := p.patch()
+		v.add("clusters."+name, err)
+	}
+}
+
+func keys[V any](m map[string]V) []string {
+	var out []string
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+func (v *validation) security(c *Config) {
+	local := loopback(c.Listen)
+	v.check(c.TLS.enabled() || local || c.AllowPlaintext,
+		"listen: %s is not on loopback and tls is not set: tokens and pod names would cross the network in clear; set tls, or allow_plaintext", c.Listen)
+	v.check(!c.TLS.enabled() || c.TLS.CertFile != "" && c.TLS.KeyFile != "", "tls: cert_file and key_file must both be set")
+	wants := c.Auth.Anonymous != nil && *c.Auth.Anonymous
+	v.check(!wants || local && !c.TLS.enabled(), "auth.anonymous: is possible only without tls on loopback, where only the machine's own users can connect")
+	v.check(c.anonymous() || wants || c.Auth.TokensFile != "" || c.TLS.ClientCAFile != "",
+		"auth: nobody could call: set auth.tokens_file or tls.client_ca_file")
+	if c.TLS.CertFile != "" && c.TLS.KeyFile != "" {
+		_, err := c.TLS.config()
+		v.add("tls", err)
+	}
+	if c.Auth.TokensFile != "" {
+		_, err := readTokens(c.Auth.TokensFile)
+		v.add("auth.tokens_file", err)
+	}
+}
+
+// anonymous reports whether callers without credentials may do everything.
+func (c *Config) anonymous() bool {
+	if c.TLS.enabled() || !loopback(c.Listen) {
+		return false
+	}
+	if c.Auth.Anonymous != nil {
+		return *c.Auth.Anonymous
+	}
+	return c.Auth.TokensFile == ""
+}
+
+// loopback reports whether only the machine itself can connect to an address.
+func loopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func port(addr string) string {
+	_, p, _ := net.SplitHostPort(addr)
+	return p
+}
+
+// config makes the listener's TLS configuration of the files.
+func (t *TLS) config() (*tls.Config, error) {
+	cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("load cert_file and key_file: %w", err)
+	}
+	conf := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
+	if t.ClientCAFile == "" {
+		return conf, nil
+	}
+	pem, err := os.ReadFile(t.ClientCAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read client_ca_file: %w", err)
+	}
+	conf.ClientCAs = x509.NewCertPool()
+	if !conf.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("client_ca_file %s has no certificate in PEM", t.ClientCAFile)
+	}
+	// Not required: health is open, and a token may stand for a certificate.
+	conf.ClientAuth = tls.VerifyClientCertIfGiven
+	return conf, nil
+}
+
+// logLevel is the configured level.
+func (c *Config) logLevel() slog.Level {
+	var l slog.Level
+	// Validate has seen that it is one.
+	_ = l.UnmarshalText([]byte(c.LogLevel))
+	return l
+}

@@ -1,0 +1,89 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Invocation is what a command line asks for.
+type Invocation struct {
+	Config Config
+	// ValidateOnly asks to check the configuration and stop.
+	ValidateOnly bool
+	// ShowVersion asks for the version and nothing else.
+	ShowVersion bool
+}
+
+// flags are those of the command line. Each but --config, --validate-config and
+// --version is also a key of the configuration file, and goes before it.
+func flags(inv *Invocation, path *string, out io.Writer) *flag.FlagSet {
+	c := &inv.Config
+	fs := flag.NewFlagSet("reprieved", flag.ContinueOnError)
+	fs.SetOutput(out)
+	fs.StringVar(path, "config", *path, "configuration file (YAML)")
+	fs.BoolVar(&inv.ValidateOnly, "validate-config", inv.ValidateOnly, "check the configuration and exit")
+	fs.BoolVar(&inv.ShowVersion, "version", inv.ShowVersion, "print the version and exit")
+	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "folder of the data file")
+	fs.StringVar(&c.Listen, "listen", c.Listen, "address of the gRPC services")
+	fs.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "address of metrics, health and profiles over HTTP")
+	fs.StringVar(&c.Adopt, "adopt", c.Adopt, "mode of clusters that nobody set one for: shadow or enforce")
+	fs.BoolVar(&c.AllowPlaintext, "allow-plaintext", c.AllowPlaintext, "permit a listener without TLS off loopback")
+	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
+	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	fs.BoolVar(&c.Pprof, "pprof", c.Pprof, "serve profiles at the admin address")
+	return fs
+}
+
+// ParseArgs reads the command line and the configuration file it names. out
+// gets the usage. Its error is flag.ErrHelp if that was all that was wanted.
+// The configuration has yet to be validated.
+func ParseArgs(args []string, out io.Writer) (Invocation, error) {
+	inv := Invocation{Config: DefaultConfig()}
+	var path string
+	fs := flags(&inv, &path, out)
+	if err := fs.Parse(args); err != nil {
+		return inv, err
+	}
+	if fs.NArg() > 0 {
+		return inv, fmt.Errorf("unexpected argument %q; settings are flags or keys of the --config file", fs.Arg(0))
+	}
+	if path == "" {
+		return inv, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return inv, fmt.Errorf("read configuration: %w", err)
+	}
+	inv.Config = DefaultConfig()
+	if err := parseConfig(data, &inv.Config); err != nil {
+		return inv, fmt.Errorf("configuration %s: %w", path, err)
+	}
+	// Once more, over what the file says.
+	return inv, flags(&inv, &path, out).Parse(args)
+}
+
+// parseConfig lays a file over c. A key that does not exist is an error that
+// names its line.
+func parseConfig(data []byte, c *Config) error {
+	dec := yaml.NewDecoder(bytes.NewReader(data))
+	dec.KnownFields(true)
+	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	if err := dec.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
+		return errors.New("has more than one YAML document; write one")
+	}
+	return nil
+}
+
+func sorted(list []string) []string {
+	slices.Sort(list)
+	return list
+}

@@ -1,0 +1,140 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/wire"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// ClusterPolicy is a policy in the configuration, with the fields and bounds of
+// the contract's message of that name. Absent fields are set by nobody here.
+type ClusterPolicy struct {
+	Mode                         *string   `yaml:"mode"`
+	DefaultNotReadyToleration    *Duration `yaml:"default_not_ready_toleration"`
+	DefaultUnreachableToleration *Duration `yaml:"default_unreachable_toleration"`
+	DisableDefaultTolerations    *bool     `yaml:"disable_default_tolerations"`
+	Rate                         *Rate     `yaml:"rate"`
+	UnlimitedRate                *bool     `yaml:"unlimited_rate"`
+	Method                       *string   `yaml:"method"`
+	BudgetWait                   *Duration `yaml:"budget_wait"`
+	IgnoredTaintKeys             *[]string `yaml:"ignored_taint_keys"`
+	ExcludedNamespaces           *[]string `yaml:"excluded_namespaces"`
+	ComparisonOperators          *bool     `yaml:"comparison_operators"`
+}
+
+// Rate bounds how fast a cluster's orders are sent.
+type Rate struct {
+	PerSecond float64 `yaml:"per_second"`
+	Burst     uint32  `yaml:"burst"`
+}
+
+// patch translates the policy, or says what is wrong with it.
+func (p *ClusterPolicy) patch() (engine.PolicyPatch, error) {
+	msg, lists, faults := p.message()
+	var invalid *protovalidate.ValidationError
+	switch err := protovalidate.Validate(msg); {
+	case errors.As(err, &invalid):
+		for _, v := range invalid.Violations {
+			faults = append(faults, fmt.Errorf("%s: %s", protovalidate.FieldPathString(v.Proto.GetField()), v.Proto.GetMessage()))
+		}
+	case err != nil:
+		faults = append(faults, err)
+	}
+	if err := wire.CheckPolicy(msg); err != nil {
+		faults = append(faults, err)
+	}
+	if len(faults) > 0 {
+		return engine.PolicyPatch{}, errors.Join(faults...)
+	}
+	return wire.PolicyPatch(msg, lists), nil
+}
+
+// message is the policy as the contract has it, and the lists that are there though empty.
+func (p *ClusterPolicy) message() (msg *reprievev1.ClusterPolicy, lists engine.PolicyField, faults []error) {
+	msg = &reprievev1.ClusterPolicy{
+		DefaultNotReadyToleration: p.DefaultNotReadyToleration.proto(), DefaultUnreachableToleration: p.DefaultUnreachableToleration.proto(),
+		DisableDefaultTolerations: p.DisableDefaultTolerations, UnlimitedRate: p.UnlimitedRate,
+		BudgetWait: p.BudgetWait.proto(), ComparisonOperators: p.ComparisonOperators,
+	}
+	if p.Rate != nil {
+		msg.Rate = &reprievev1.Rate{PerSecond: p.Rate.PerSecond, Burst: p.Rate.Burst}
+	}
+	if p.Mode != nil {
+		n, err := enumValue("mode", "MODE_", *p.Mode, reprievev1.Mode_value)
+		faults, msg.Mode = append(faults, err...), reprievev1.Mode(n).Enum()
+	}
+	if p.Method != nil {
+		n, err := enumValue("method", "EVICTION_METHOD_", *p.Method, reprievev1.EvictionMethod_value)
+		faults, msg.Method = append(faults, err...), reprievev1.EvictionMethod(n).Enum()
+	}
+	if p.IgnoredTaintKeys != nil {
+		msg.IgnoredTaintKeys, lists = *p.IgnoredTaintKeys, lists|engine.PolicyIgnoredTaintKeys
+	}
+	if p.ExcludedNamespaces != nil {
+		msg.ExcludedNamespaces, lists = *p.ExcludedNamespaces, lists|engine.PolicyExcludedNamespaces
+	}
+	return msg, lists, faults
+}
+
+func (d *Duration) proto() *durationpb.Duration {
+	if d == nil {
+		return nil
+	}
+	return durationpb.New(time.Duration(*d))
+}
+
+// enumValue finds a value by its name, with or without the enum's prefix, in any case.
+func enumValue(field, prefix, name string, values map[string]int32) (int32, []error) {
+	full := strings.ToUpper(name)
+	if !strings.HasPrefix(full, prefix) {
+		full = prefix + full
+	}
+	if n := values[full]; n != 0 {
+		return n, nil
+	}
+	var known []string
+	for v, n := range values {
+		if n != 0 {
+			known = append(known, strings.TrimPrefix(v, prefix))
+		}
+	}
+	// 1 keeps the value's own rule from being reported besides.
+	return 1, []error{fmt.Errorf("%s: %q is none of %s", field, name, strings.Join(sorted(known), ", "))}
+}
+
+// clusterPolicies returns the configured policy of each cluster: what adopt
+// says, then the defaults, then the cluster's own fields.
+func (c *Config) clusterPolicies() (func(cluster string) engine.PolicyPatch, error) {
+	base := engine.PolicyPatch{Fields: engine.PolicyMode}
+	base.Mode = engine.ModeShadow
+	if c.Adopt == "enforce" {
+		base.Mode = engine.ModeEnforce
+	}
+	defaults, err := c.Defaults.patch()
+	if err != nil {
+		return nil, fmt.Errorf("defaults: %w", err)
+	}
+	base = base.Merge(defaults, 0)
+	named := make(map[string]engine.PolicyPatch, len(c.Clusters))
+	for name, p := range c.Clusters {
+		own, err := p.patch()
+		if err != nil {
+			return nil, fmt.Errorf("clusters.%s: %w", name, err)
+		}
+		named[name] = base.Merge(own, 0)
+	}
+	return func(cluster string) engine.PolicyPatch {
+		if p, ok := named[cluster]; ok {
+			return p
+		}
+		return base
+	}, nil
+}
