@@ -10,6 +10,9 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
+// defaultDeadline stands in for a deadline that an order leaves out.
+const defaultDeadline = 30 * time.Second
+
 // order takes an order: its handler starts, or waits for one of its cluster's to
 // end, as when a broken stream's orders were given out anew.
 func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
@@ -29,6 +32,9 @@ func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
 		return
 	}
 	deadline := o.GetDeadlineIn().AsDuration()
+	if deadline <= 0 {
+		deadline = defaultDeadline
+	}
 	e.work.Go(func() { t.keep(deadline, !e.conf.NoAutoExtend) })
 	cluster := t.Pod.GetCluster()
 	if e.active[cluster] >= e.conf.Capacity {

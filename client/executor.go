@@ -116,6 +116,9 @@ func (e *Executor) Run(ctx context.Context) (err error) {
 	}()
 	var wait backoff
 	for {
+		if e.drained() {
+			return nil
+		}
 		welcomed, err := e.stream(ctx)
 		switch {
 		case ctx.Err() != nil:
