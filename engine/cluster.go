@@ -189,7 +189,7 @@ func (s *shard) regate(sc *shardCluster, recall RecallReason) {
 		case StateDue:
 			if e.pending == 0 {
 				s.heap.disarm(e)
-				s.gate(sc, e)
+				s.regateDue(sc, e)
 			}
 		case StateDelivered:
 			if s.stands(sc, e) {
@@ -202,6 +202,35 @@ func (s *shard) regate(sc *shardCluster, recall RecallReason) {
 				s.recall(sc, e, recall, CancelUnspecified)
 			}
 		}
+	}
+}
+
+// regateDue puts a due eviction before the gates again. What shadow mode would
+// send waits for its timer, so that all events of the instant come first (D16);
+// what is to be sent waits for the dispatcher's.
+func (s *shard) regateDue(sc *shardCluster, e *eviction) {
+	if hold, _ := s.held(sc, e); hold == HoldNone && sc.conf.policy.Mode != ModeEnforce {
+		s.withdraw(sc, e)
+		sc.set(e, StateDue, HoldNone, time.Time{})
+		s.heap.arm(e, s.now)
+		return
+	}
+	s.gate(sc, e)
+}
+
+// releaseOverdue puts before the gates what fell due while the cluster was not
+// synced, so that the dispatcher has all of it before it grants the first permit (I8).
+func (s *shard) releaseOverdue(sc *shardCluster) {
+	var overdue []*eviction
+	sc.index.Ascend(func(e *eviction) bool {
+		if e.state == StateWaiting && e.place != 0 && !e.due.After(s.now) {
+			overdue = append(overdue, e)
+		}
+		return !e.due.After(s.now)
+	})
+	for _, e := range overdue {
+		s.heap.disarm(e)
+		s.regateDue(sc, e)
 	}
 }
 

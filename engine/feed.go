@@ -317,7 +317,7 @@ func (f *FeedSession) release(e *feedEntry) {
 	cl.reconfigure(reconfiguration{
 		edit: func(c *clusterConf) { c.released = true },
 		each: func(s *shard, sc *shardCluster) {
-			s.fireDue()
+			s.releaseOverdue(sc)
 			s.regate(sc, RecallNone)
 		},
 		then: func() { f.complete(e) },
@@ -371,12 +371,16 @@ func (cl *cluster) route(events []Event, at time.Time, then func()) {
 			cl.ignored.unknownKind.Add(1)
 		}
 	}
-	left := newCountdown(len(parts)+1, then)
+	if len(parts) == 0 {
+		// then must not run here: mu is held.
+		cl.core.onShards(func(*shard) {}, then)
+		return
+	}
+	left := newCountdown(len(parts), then)
 	for s, b := range parts {
 		b.done = left.done
 		s.inbox.put(shardMsg{batch: b})
 	}
-	left.done()
 }
 
 func (cl *cluster) routeNode(ev *Event, part func(*shard) *batch) {

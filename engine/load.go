@@ -69,7 +69,13 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	s := l.core.shardOf(cl.name, r.Node)
 	sc := s.clusters[cl.name]
 	p := &pod{namespace: r.Namespace, name: r.Pod, uid: r.UID, nodeName: r.Node, shard: s, boundAt: r.BoundAt}
-	sc.nodeNamed(r.Node).add(p)
+	n := sc.nodeNamed(r.Node)
+	if !n.known && r.NodeUID != "" {
+		// Without a record it had no taint; its UID tells it from a later node of the name (D15).
+		n.known, n.uid = true, r.NodeUID
+		cl.nodes[r.Node] = &routedNode{uid: r.NodeUID}
+	}
+	n.add(p)
 	sc.pods++
 	cl.uids[p.uid], cl.names[podName{p.namespace, p.name}] = p, p
 	e := &eviction{pod: p}

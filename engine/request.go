@@ -140,10 +140,7 @@ func (s *shard) request(sc *shardCluster, p *pod, r EvictionRequest) error {
 	list = append(slices.Clone(list), req)
 	if p.ev == nil {
 		p.quiet(sc)
-		e := s.open(sc, p, requestDue(&req), Cause{Kind: CauseRequest, RequestID: r.ID, Requester: r.Requester})
-		s.out[len(s.out)-1].change.Eviction.Requests = list
-		e.more().requests = list
-		sc.requested[e] = struct{}{}
+		s.openRequested(sc, p, list)
 		return nil
 	}
 	p.ev.more().requests = list
@@ -151,6 +148,22 @@ func (s *shard) request(sc *shardCluster, p *pod, r EvictionRequest) error {
 	s.put(sc, p.ev)
 	s.decide(sc, p)
 	return nil
+}
+
+// openRequested opens an eviction for requests; a taint that comes first takes
+// its place with the decision.
+func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
+	first := &list[0]
+	for i := range list {
+		if requestDue(&list[i]).Before(requestDue(first)) {
+			first = &list[i]
+		}
+	}
+	e := s.opened(sc, p, requestDue(first), Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester})
+	e.more().requests = list
+	sc.requested[e] = struct{}{}
+	s.put(sc, e)
+	s.decide(sc, p)
 }
 
 // withdrawRequest takes a request off a pod and returns the eviction as it then

@@ -116,7 +116,7 @@ func (s *shard) closeAhead(sc *shardCluster, e *eviction, reason CloseReason) {
 
 // recalled ends an order that was called back before it did anything.
 func (s *shard) recalled(sc *shardCluster, e *eviction, d *Delivery) {
-	p := e.pod
+	p, requests := e.pod, e.requests()
 	switch d.Recall {
 	case RecallCancelled:
 		s.close(sc, e, CloseCancelled, d.RecallCause)
@@ -127,6 +127,11 @@ func (s *shard) recalled(sc *shardCluster, e *eviction, d *Delivery) {
 	default:
 		e.rest.notBefore = time.Time{}
 		s.dueAgain(sc, e)
+		return
+	}
+	// What wants the pod gone by now is another eviction.
+	if len(requests) > 0 && d.Recall != RecallNodeDeleted && !p.gone && !p.terminating && !p.finished {
+		s.openRequested(sc, p, requests)
 		return
 	}
 	s.decide(sc, p)

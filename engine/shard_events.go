@@ -227,7 +227,12 @@ func (s *shard) leave(sc *shardCluster, e *eviction, reason CloseReason) {
 		}
 	case StateRecalling:
 	case StateConfirming:
-		if reason != ClosePodFinished {
+		switch reason {
+		case ClosePodFinished:
+		case CloseNodeDeleted:
+			// The feed may go on showing the pod, on a new node of the name.
+			s.closeAhead(sc, e, CloseEvicted)
+		default:
 			s.close(sc, e, CloseEvicted, CancelUnspecified)
 		}
 	default:

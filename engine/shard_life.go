@@ -112,11 +112,15 @@ func (p *pod) saidAlready(sc *shardCluster, now time.Time, d *Decision) bool {
 	return p.rest.would.due.Equal(d.Due) && p.rest.would.cause == causeKey(&c)
 }
 
-func (s *shard) open(sc *shardCluster, p *pod, due time.Time, cause Cause) *eviction {
+func (s *shard) open(sc *shardCluster, p *pod, due time.Time, cause Cause) {
+	s.put(sc, s.opened(sc, p, due, cause))
+}
+
+// opened is a new eviction that is not on its way to the disk yet.
+func (s *shard) opened(sc *shardCluster, p *pod, due time.Time, cause Cause) *eviction {
 	e := &eviction{pod: p, due: due, cause: cause, openedAt: s.now}
 	p.ev = e
 	sc.set(e, StateWaiting, HoldNone, time.Time{})
-	s.put(sc, e)
 	return e
 }
 
@@ -304,6 +308,8 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 	if sc.conf.policy.Mode != ModeEnforce {
 		e.pod.more().would = wouldEvict{due: e.due, cause: causeKey(&e.cause)}
 		s.close(sc, e, CloseWouldEvict, CancelUnspecified)
+		// Its requests have had their answer; a taint may still be to come.
+		s.decide(sc, e.pod)
 		return
 	}
 	sc.set(e, StateDue, HoldNone, time.Time{})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -124,7 +126,8 @@ func parsePolicy(b []byte, p *reprievev1.ClusterPolicy) ([]string, error) {
 		return nil, fmt.Errorf("no YAML or JSON object: %w", err)
 	}
 	var paths []string
-	for name, raw := range doc {
+	for _, name := range slices.Sorted(maps.Keys(doc)) {
+		raw := doc[name]
 		fd, err := policyField(name)
 		if err != nil {
 			return nil, err

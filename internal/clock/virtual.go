@@ -88,6 +88,11 @@ func (t *virtualTimer) Reset(at time.Time) {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()
 	t.clock.serial++
+	if at.Before(t.clock.now) {
+		// An instant that has passed means now, and what comes at now comes after
+		// all that its owner does at now.
+		at = t.clock.now
+	}
 	t.at, t.serial = at, t.clock.serial
 	t.clock.armed[t] = struct{}{}
 }

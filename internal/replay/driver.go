@@ -33,6 +33,7 @@ type Driver struct {
 
 	mu       sync.Mutex // guards what follows: orders come from the engine's goroutines
 	outcomes map[podKey]engine.Outcome
+	lingers  map[podKey]bool
 	orders   []Order
 	taken    []*engine.EvictionRecord
 
@@ -56,6 +57,7 @@ type Order struct {
 	Cluster, Namespace, Pod, UID, Node string
 	// At and Due are from the start.
 	At, Due time.Duration
+	Token   string
 	Outcome engine.Outcome
 	Record  *engine.EvictionRecord
 }
@@ -73,7 +75,7 @@ type Event struct {
 func NewDriver(ctx context.Context, open engine.StoreOpener, start time.Time, shards int) (*Driver, error) {
 	d := &Driver{
 		clock: clock.NewVirtual(start), start: start, removed: map[string]bool{},
-		outcomes: map[podKey]engine.Outcome{}, seen: map[string]*engine.EvictionRecord{},
+		outcomes: map[podKey]engine.Outcome{}, lingers: map[podKey]bool{}, seen: map[string]*engine.EvictionRecord{},
 	}
 	d.opts = engine.Options{
 		Clock: d.clock, Open: open, Shards: shards, FeedTimeout: -1, PruneEvery: -1,
@@ -126,9 +128,9 @@ func (d *Driver) Order(o engine.Order) bool {
 	}
 	d.orders = append(d.orders, Order{
 		Cluster: r.Cluster, Namespace: r.Namespace, Pod: r.Pod, UID: r.UID, Node: r.Node,
-		At: d.Now(), Due: r.Due.Sub(d.start), Outcome: outcome, Record: r,
+		At: d.Now(), Due: r.Due.Sub(d.start), Outcome: outcome, Record: r, Token: o.Token,
 	})
-	if outcome == engine.OutcomeEvicted || outcome == engine.OutcomeGone {
+	if (outcome == engine.OutcomeEvicted || outcome == engine.OutcomeGone) && !d.lingers[podKey{r.Cluster, r.Namespace, r.Pod}] {
 		d.taken = append(d.taken, r)
 	}
 	d.mu.Unlock()
@@ -144,6 +146,14 @@ func (d *Driver) Recall(engine.RecallOrder) {}
 // Ended takes the end of the executor's session, as a restart brings it.
 func (d *Driver) Ended(error) {}
 
+// Answer sends an answer by hand, as an executor with an old token might, and
+// reports whether it was accepted.
+func (d *Driver) Answer(token string, o engine.Outcome) bool {
+	accepted := make(chan bool, 1)
+	d.executor.Result(engine.Result{Token: token, Outcome: o}, func(ok bool) { accepted <- ok })
+	return <-accepted
+}
+
 // Orders returns the orders sent so far, in order.
 func (d *Driver) Orders() []Order {
 	d.mu.Lock()
@@ -156,6 +166,14 @@ func (d *Driver) SetOutcome(cluster, namespace, name string, o engine.Outcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.outcomes[podKey{cluster, namespace, name}] = o
+}
+
+// SetLinger makes the virtual cluster keep a pod although the executor reports
+// it evicted, as a feed that lags behind does.
+func (d *Driver) SetLinger(cluster, namespace, name string, linger bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lingers[podKey{cluster, namespace, name}] = linger
 }
 
 // AdvanceTo lets time pass up to t: every timer before t fires, those at t do not.

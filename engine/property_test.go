@@ -1,0 +1,790 @@
+package engine_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/replay"
+	"github.com/reprieve-dev/reprieve/store/bolt"
+	"github.com/reprieve-dev/reprieve/store/mem"
+)
+
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+const cluster = "prod"
+
+// TestPropertyMem drives the engine with random clusters against the model.
+// REPRIEVE_CASES or -rapid.checks change the number of cases.
+func TestPropertyMem(t *testing.T) {
+	// Two halves side by side, each with seeds of its own.
+	for half := range 2 {
+		t.Run("half"+strconv.Itoa(half), func(t *testing.T) {
+			t.Parallel()
+			checks(t, 5000, func(rt *rapid.T) {
+				data := mem.New()
+				runCase(rt, data.Open)
+			})
+		})
+	}
+}
+
+// TestPropertyBolt is the same on real files.
+func TestPropertyBolt(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	var n int
+	checks(t, 300, func(rt *rapid.T) {
+		n++
+		path := fmt.Sprintf("%s/%d.db", dir, n)
+		runCase(rt, func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) })
+	})
+}
+
+var checksOnce sync.Mutex // guards the flag while rapid reads it
+
+// checks runs a property for a number of cases, unless the flag asks for another.
+func checks(t *testing.T, n int, prop func(*rapid.T)) {
+	t.Helper()
+	f := flag.Lookup("rapid.checks")
+	checksOnce.Lock()
+	if f.Value.String() == f.DefValue {
+		if err := f.Value.Set(strconv.Itoa(n)); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Value.Set(f.DefValue) }()
+	}
+	checksOnce.Unlock()
+	rapid.Check(t, prop)
+}
+
+// recorder is a store that remembers which deliveries it has made durable (I1).
+type recorder struct {
+	engine.Store
+	tokens *tokenSet
+}
+
+type tokenSet struct {
+	mu   sync.Mutex // guards seen
+	seen map[string]bool
+}
+
+func (s *tokenSet) has(token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.seen[token]
+}
+
+func (r recorder) Commit(ctx context.Context, b *engine.Batch) error {
+	err := r.Store.Commit(ctx, b)
+	r.tokens.mu.Lock()
+	defer r.tokens.mu.Unlock()
+	for i := range b.Changes {
+		if e := b.Changes[i].Eviction; b.Changes[i].Kind == engine.ChangePutEviction && e.Delivery != nil {
+			r.tokens.seen[e.Delivery.Token] = true
+		}
+	}
+	return err
+}
+
+// rig is one case: the engine on its driver, and the model beside it.
+type rig struct {
+	*rapid.T
+	ctx    context.Context
+	d      *replay.Driver
+	m      *model
+	tokens *tokenSet
+	uids   int
+	orders int // orders judged so far
+	// out are orders that nobody answers, by UID, with their deadlines.
+	out map[string]time.Time
+	// retryAt is when a pod may be sent again after a failed order, attempts how
+	// many of them failed, silent how many in a row had no answer.
+	retryAt          map[string]time.Time
+	attempts, silent map[string]int
+	outcomes         map[string]engine.Outcome
+	lingers          map[string]bool
+	// lingering are pods reported gone that the feed goes on showing; failed are
+	// those with an order that did not come about.
+	lingering map[string]engine.Outcome
+	failed    map[string]bool
+	oldTokens []string
+}
+
+func runCase(rt *rapid.T, open engine.StoreOpener) {
+	tokens := &tokenSet{seen: map[string]bool{}}
+	ctx := context.Background()
+	d, err := replay.NewDriver(ctx, func(ctx context.Context) (engine.Store, error) {
+		s, err := open(ctx)
+		return recorder{s, tokens}, err
+	}, epoch, 3)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	defer d.Close(ctx)
+	r := &rig{
+		T: rt, ctx: ctx, d: d, m: newModel(epoch), tokens: tokens, out: map[string]time.Time{},
+		retryAt: map[string]time.Time{}, attempts: map[string]int{}, silent: map[string]int{},
+		outcomes: map[string]engine.Outcome{}, lingers: map[string]bool{},
+		lingering: map[string]engine.Outcome{}, failed: map[string]bool{},
+	}
+	r.must(d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{UnlimitedRate: true}, Fields: engine.PolicyRate}))
+	for range rapid.IntRange(1, 3).Draw(rt, "nodes") {
+		r.addNode()
+	}
+	for range rapid.IntRange(1, 4).Draw(rt, "pods") {
+		r.addPod()
+	}
+	r.relist()
+	for range rapid.IntRange(4, 22).Draw(rt, "steps") {
+		r.step()
+		r.check()
+	}
+	r.finish()
+}
+
+func (r *rig) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// relist gives the service a whole list.
+func (r *rig) relist() {
+	for _, name := range slices.Sorted(maps.Keys(r.m.nodes)) {
+		r.must(r.d.Apply(r.ctx, cluster, upsertNode(name, r.m.nodes[name])))
+	}
+	for _, uid := range slices.Sorted(maps.Keys(r.m.pods)) {
+		r.must(r.d.Apply(r.ctx, cluster, upsertPod(r.m.pods[uid])))
+	}
+	r.must(r.d.Synced(r.ctx, cluster))
+	before := r.m.known
+	r.m.list()
+	for name, n := range before {
+		if now := r.m.known[name]; now == nil || now.uid != n.uid {
+			r.dropRequests(name)
+		}
+	}
+	for uid, o := range r.lingering {
+		if o == engine.OutcomeGone {
+			// Closed, and looked at anew with the list.
+			delete(r.lingering, uid)
+			delete(r.retryAt, uid)
+		}
+	}
+	r.judge()
+}
+
+var steps = []string{
+	"advance", "advance", "advance", "advance", "taint", "taint", "taint", "swap", "tolerations", "addPod", "replacePod",
+	"deletePod", "terminate", "finish", "deleteNode", "addNode", "replaceNode", "lose", "restart", "pause", "policy",
+	"request", "withdraw", "reprieve", "revoke", "outcome", "linger", "staleAnswer", "mode",
+}
+
+func (r *rig) step() {
+	kind := rapid.SampledFrom(steps).Draw(r.T, "step")
+	switch kind {
+	case "advance":
+		r.advance(rapid.SampledFrom([]int{0, 1, 4, 5, 10, 29, 31, 60, 61, 299, 300, 301}).Draw(r.T, "by"))
+	case "taint", "swap", "deleteNode", "addNode", "replaceNode":
+		r.nodeStep(kind)
+	case "addPod", "replacePod", "deletePod", "terminate", "finish", "tolerations":
+		r.podStep(kind)
+	case "lose":
+		r.gap(func() { r.must(r.d.FeedLost(r.ctx, cluster)) })
+	case "restart":
+		r.restart()
+	case "outcome", "linger", "staleAnswer":
+		r.executorStep(kind)
+	default:
+		r.adminStep(kind)
+	}
+}
+
+func (r *rig) advance(seconds int) {
+	to := r.d.Now() + time.Duration(seconds)*time.Second
+	r.must(r.d.RunUntil(r.ctx, to))
+	r.m.now = epoch.Add(to)
+	r.judge()
+	r.checkSent()
+	r.shadowed()
+}
+
+func (r *rig) pickNode() string {
+	names := slices.Sorted(maps.Keys(r.m.nodes))
+	if len(names) == 0 {
+		return ""
+	}
+	return rapid.SampledFrom(names).Draw(r.T, "node")
+}
+
+func (r *rig) pickPod() *mPod {
+	uids := slices.Sorted(maps.Keys(r.m.pods))
+	if len(uids) == 0 {
+		return nil
+	}
+	return r.m.pods[rapid.SampledFrom(uids).Draw(r.T, "pod")]
+}
+
+func (r *rig) addNode() string {
+	name := rapid.SampledFrom([]string{"n1", "n2", "n3"}).Draw(r.T, "new node")
+	if r.m.nodes[name] == nil {
+		r.uids++
+		r.m.nodes[name] = &mNode{uid: fmt.Sprintf("node-%d", r.uids)}
+	}
+	return name
+}
+
+func (r *rig) drawTolerations() []corev1.Toleration {
+	var out []corev1.Toleration
+	for range rapid.IntRange(0, 3).Draw(r.T, "tolerations") {
+		t := corev1.Toleration{
+			Key:      rapid.SampledFrom([]string{"x", "y", notReady, unreachable, ""}).Draw(r.T, "key"),
+			Operator: corev1.TolerationOpExists,
+			Effect:   rapid.SampledFrom([]corev1.TaintEffect{"NoExecute", "", "NoSchedule"}).Draw(r.T, "effect"),
+		}
+		if t.Key != "" && rapid.IntRange(0, 3).Draw(r.T, "equal") == 0 {
+			t.Operator, t.Value = corev1.TolerationOpEqual, rapid.SampledFrom([]string{"", "v"}).Draw(r.T, "value")
+		}
+		if s := rapid.SampledFrom([]int64{-5, 0, 5, 30, 60, 300, 1 << 40, -1 << 40, 77}).Draw(r.T, "seconds"); s != 77 {
+			t.TolerationSeconds = &s
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func (r *rig) addPod() *mPod {
+	name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r.T, "new pod")
+	for _, p := range r.m.pods {
+		if p.name == name {
+			return nil
+		}
+	}
+	return r.newPod(name)
+}
+
+func (r *rig) newPod(name string) *mPod {
+	r.uids++
+	ago := rapid.SampledFrom([]int{0, 0, 3, 100}).Draw(r.T, "bound ago")
+	p := &mPod{
+		namespace: "default", name: name, uid: fmt.Sprintf("uid-%s-%d", name, r.uids), tolerations: r.drawTolerations(),
+		node:  rapid.SampledFrom([]string{"n1", "n2", "n3", ""}).Draw(r.T, "pod's node"),
+		bound: r.m.now.Add(-time.Duration(ago) * time.Second), mirror: rapid.IntRange(0, 9).Draw(r.T, "mirror") == 0,
+		requests: map[string]time.Time{},
+	}
+	r.m.pods[p.uid] = p
+	return p
+}
+
+func (r *rig) drawTaints() []mTaint {
+	var out []mTaint
+	for _, key := range []string{"x", "y", notReady, unreachable} {
+		if rapid.IntRange(0, 2).Draw(r.T, "taint "+key) != 0 {
+			continue
+		}
+		t := mTaint{key: key, value: rapid.SampledFrom([]string{"", "", "v"}).Draw(r.T, "taint value")}
+		if ago := rapid.SampledFrom([]int{-20, 0, 7, 50, 1000, 77, 77}).Draw(r.T, "added ago"); ago != 77 {
+			t.added = r.m.now.Add(-time.Duration(ago) * time.Second)
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// show sends an event if the feed is live; while it is lost, the next list has it.
+func (r *rig) show(ev engine.Event) {
+	if r.m.live {
+		r.must(r.d.Apply(r.ctx, cluster, ev))
+	}
+}
+
+func (r *rig) nodeStep(kind string) {
+	if kind == "addNode" {
+		name := r.addNode()
+		r.show(upsertNode(name, r.m.nodes[name]))
+		r.m.see(name)
+		return
+	}
+	name := r.pickNode()
+	n := r.m.nodes[name]
+	if n == nil {
+		return
+	}
+	switch kind {
+	case "taint":
+		n.taints = r.drawTaints()
+	case "swap":
+		for i := range n.taints {
+			switch n.taints[i].key {
+			case notReady:
+				n.taints[i].key = unreachable
+			case unreachable:
+				n.taints[i].key = notReady
+			}
+		}
+	case "deleteNode":
+		delete(r.m.nodes, name)
+		r.show(engine.Event{Type: engine.EventDelete, Node: &engine.Node{Name: name, UID: n.uid}})
+		r.m.see(name)
+		r.dropRequests(name)
+		return
+	case "replaceNode":
+		r.uids++
+		r.m.nodes[name] = &mNode{uid: fmt.Sprintf("node-%d", r.uids), taints: n.taints}
+		n = r.m.nodes[name]
+		r.dropRequests(name)
+	}
+	r.show(upsertNode(name, n))
+	r.m.see(name)
+}
+
+// dropRequests: what was open on a node that is gone is closed, requests with it (D15).
+func (r *rig) dropRequests(node string) {
+	for _, p := range r.m.pods {
+		if p.node == node {
+			clear(p.requests)
+			r.over(p.uid)
+		}
+	}
+}
+
+// over forgets what was counted for an eviction that is closed.
+func (r *rig) over(uid string) {
+	if _, lingers := r.lingering[uid]; lingers || r.out[uid].After(r.m.now) {
+		return
+	}
+	delete(r.retryAt, uid)
+	delete(r.attempts, uid)
+	delete(r.silent, uid)
+	delete(r.failed, uid)
+}
+
+func (r *rig) podStep(kind string) {
+	if kind == "addPod" {
+		if p := r.addPod(); p != nil {
+			r.show(upsertPod(p))
+		}
+		return
+	}
+	p := r.pickPod()
+	if p == nil {
+		return
+	}
+	switch kind {
+	case "tolerations":
+		p.tolerations = r.drawTolerations()
+		if p.node == "" {
+			p.node, p.bound = "n1", r.m.now
+		}
+	case "terminate":
+		p.terminating = true
+		clear(p.requests)
+	case "finish":
+		p.finished = true
+		clear(p.requests)
+	case "deletePod":
+		delete(r.m.pods, p.uid)
+		r.show(engine.Event{Type: engine.EventDelete, Pod: &engine.Pod{Namespace: p.namespace, Name: p.name, UID: p.uid}})
+		return
+	case "replacePod":
+		delete(r.m.pods, p.uid)
+		p = r.newPod(p.name)
+	}
+	r.show(upsertPod(p))
+}
+
+// gap takes the feed away, lets the cluster change unseen, and lists again.
+func (r *rig) gap(lose func()) {
+	r.flush()
+	r.m.live, r.m.lastLive = false, r.m.now
+	lose()
+	r.judge()
+	for range rapid.IntRange(0, 2).Draw(r.T, "unseen") {
+		switch rapid.SampledFrom([]string{"advance", "taint", "deletePod", "addPod", "swap", "deleteNode", "addNode"}).Draw(r.T, "unseen step") {
+		case "advance":
+			r.advance(rapid.SampledFrom([]int{1, 20, 100}).Draw(r.T, "by"))
+		case "taint":
+			r.unseenNode("taint")
+		case "swap":
+			r.unseenNode("swap")
+		case "deleteNode":
+			r.unseenNode("deleteNode")
+		case "addNode":
+			r.addNode()
+		case "deletePod":
+			r.podStep("deletePod")
+		case "addPod":
+			r.podStep("addPod")
+		}
+	}
+	r.relist()
+}
+
+func (r *rig) unseenNode(kind string) {
+	known := maps.Clone(r.m.known)
+	r.nodeStep(kind)
+	r.m.known = known
+}
+
+func (r *rig) restart() {
+	r.gap(func() {
+		before := r.open()
+		down := rapid.SampledFrom([]int{0, 1, 30, 400}).Draw(r.T, "down")
+		r.must(r.d.Restart(r.ctx, time.Duration(down)*time.Second))
+		if after := r.open(); !sameDues(before, after) {
+			r.Fatalf("I2: open before the restart %v, after it %v", describe(before), describe(after))
+		}
+		r.m.now = epoch.Add(r.d.Now())
+	})
+}
+
+func sameDues(a, b map[string]*engine.EvictionRecord) bool {
+	return maps.EqualFunc(a, b, func(x, y *engine.EvictionRecord) bool {
+		return x.Due.Equal(y.Due) && x.Seq == y.Seq && x.Cause.Start.Equal(y.Cause.Start)
+	})
+}
+
+func describe(open map[string]*engine.EvictionRecord) (out []string) {
+	for _, uid := range slices.Sorted(maps.Keys(open)) {
+		out = append(out, fmt.Sprintf("%s %s due %s", uid, open[uid].State, open[uid].Due.Sub(epoch)))
+	}
+	return out
+}
+
+func (r *rig) executorStep(kind string) {
+	switch kind {
+	case "outcome":
+		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r.T, "outcome of")
+		o := rapid.SampledFrom([]engine.Outcome{
+			engine.OutcomeEvicted, engine.OutcomeGone, engine.OutcomeDenied, engine.OutcomeFailed, engine.OutcomeStale,
+			engine.OutcomeBlocked, engine.OutcomeNoAnswer,
+		}).Draw(r.T, "outcome")
+		r.outcomes[name] = o
+		r.d.SetOutcome(cluster, "default", name, o)
+	case "linger":
+		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r.T, "lingers")
+		r.lingers[name] = !r.lingers[name]
+		r.d.SetLinger(cluster, "default", name, r.lingers[name])
+	case "staleAnswer":
+		if len(r.oldTokens) == 0 {
+			return
+		}
+		token := rapid.SampledFrom(r.oldTokens).Draw(r.T, "old token")
+		r.flush()
+		before := r.open()
+		if r.d.Answer(token, engine.OutcomeEvicted) {
+			r.Fatalf("I6: the answer with the old token %s was accepted", token)
+		}
+		if after := r.open(); !sameDues(before, after) {
+			r.Fatalf("I6: an old token changed %v to %v", describe(before), describe(after))
+		}
+	}
+}
+
+func (r *rig) adminStep(kind string) {
+	switch kind {
+	case "pause":
+		r.flush()
+		if r.m.paused {
+			r.must(r.d.Resume(r.ctx, cluster))
+		} else {
+			r.must(r.d.Pause(r.ctx, cluster))
+		}
+		r.m.paused = !r.m.paused
+	case "mode":
+		r.flush()
+		r.m.shadow = !r.m.shadow
+		mode := engine.ModeEnforce
+		if r.m.shadow {
+			mode = engine.ModeShadow
+		}
+		r.must(r.d.SetPolicy(r.ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{Mode: mode}, Fields: engine.PolicyMode}))
+	case "policy":
+		r.policyStep()
+	case "request", "withdraw":
+		r.requestStep(kind)
+	case "reprieve", "revoke":
+		r.reprieveStep(kind)
+	}
+}
+
+func (r *rig) policyStep() {
+	r.flush()
+	var p engine.PolicyPatch
+	switch rapid.IntRange(0, 3).Draw(r.T, "policy field") {
+	case 0:
+		p.DefaultNotReady = time.Duration(rapid.SampledFrom([]int{0, 10, 300, 600}).Draw(r.T, "not ready")) * time.Second
+		p.Fields = engine.PolicyDefaultNotReady
+		r.m.defaults[notReady] = p.DefaultNotReady
+	case 1:
+		p.DefaultUnreachable = time.Duration(rapid.SampledFrom([]int{0, 10, 300, 600}).Draw(r.T, "unreachable")) * time.Second
+		p.Fields = engine.PolicyDefaultUnreachable
+		r.m.defaults[unreachable] = p.DefaultUnreachable
+	case 2:
+		p.DisableDefaults, p.Fields = !r.m.noDefaults, engine.PolicyDisableDefaults
+		r.m.noDefaults = p.DisableDefaults
+	case 3:
+		clear(r.m.ignored)
+		p.Fields = engine.PolicyIgnoredTaintKeys
+		for _, key := range []string{"x", notReady} {
+			if rapid.Bool().Draw(r.T, "ignore "+key) {
+				r.m.ignored[key] = true
+				p.IgnoredTaintKeys = append(p.IgnoredTaintKeys, key)
+			}
+		}
+	}
+	r.must(r.d.SetPolicy(r.ctx, cluster, p))
+}
+
+func (r *rig) requestStep(kind string) {
+	p := r.pickPod()
+	if p == nil || !r.m.live {
+		return
+	}
+	r.flush()
+	id := rapid.SampledFrom([]string{"r1", "r2"}).Draw(r.T, "request id")
+	if kind == "withdraw" {
+		_, had := p.requests[id]
+		_, err := r.d.Engine().WithdrawEviction(r.ctx, cluster, "backend", p.uid+id)
+		if had && err != nil || !had && err == nil && r.out[p.uid].IsZero() {
+			r.Fatalf("withdrawing %s of %s: request there: %t, error: %v", id, p.uid, had, err)
+		}
+		delete(p.requests, id)
+		return
+	}
+	if _, had := p.requests[id]; had {
+		return
+	}
+	in := time.Duration(rapid.SampledFrom([]int{-10, 0, 20, 100}).Draw(r.T, "not before")) * time.Second
+	_, err := r.d.Engine().RequestEviction(r.ctx, engine.EvictionRequest{
+		Cluster: cluster, ID: p.uid + id, Requester: "backend", Pod: engine.PodRef{UID: p.uid}, NotBefore: r.m.now.Add(in),
+	})
+	subject := p.node != "" && r.m.known[p.node] != nil && !p.terminating && !p.finished && !p.mirror
+	if subject != (err == nil) {
+		r.Fatalf("requesting the eviction of %s: subject: %t, error: %v", p.uid, subject, err)
+	}
+	if err == nil {
+		p.requests[id] = r.m.now.Add(max(in, 0))
+	}
+}
+
+func (r *rig) reprieveStep(kind string) {
+	p := r.pickPod()
+	if p == nil || !r.m.live {
+		return
+	}
+	r.flush()
+	if kind == "revoke" {
+		err := r.d.Engine().RevokeReprieve(r.ctx, cluster, engine.PodRef{UID: p.uid})
+		if _, had := r.m.reprieves[p.uid]; had && err != nil && !p.terminating && !p.finished {
+			r.Fatalf("revoking the reprieve of %s: there: %t, error: %v", p.uid, had, err)
+		}
+		delete(r.m.reprieves, p.uid)
+		return
+	}
+	until := r.m.now.Add(time.Duration(rapid.SampledFrom([]int{1, 30, 500}).Draw(r.T, "reprieve for")) * time.Second)
+	_, err := r.d.Engine().GrantReprieve(r.ctx, cluster, engine.PodRef{UID: p.uid}, engine.ReprieveRecord{Until: until, Reason: "test"})
+	r.must(err)
+	r.m.reprieves[p.uid] = until
+}
+
+// flush lets what was sent have its effect, without a timer of the instant.
+func (r *rig) flush() {
+	r.must(r.d.AdvanceTo(r.ctx, r.d.Now()))
+}
+
+// open lists the open evictions by UID.
+func (r *rig) open() map[string]*engine.EvictionRecord {
+	page, err := r.d.Engine().List(r.ctx, engine.ListQuery{Limit: 1000})
+	r.must(err)
+	out := map[string]*engine.EvictionRecord{}
+	for _, e := range page.Evictions {
+		if out[e.UID] != nil {
+			r.Fatalf("I5: two open evictions of %s", e.UID)
+		}
+		out[e.UID] = e
+	}
+	return out
+}
+
+// judge looks at the orders that have left since it last did.
+func (r *rig) judge() {
+	all := r.d.Orders()
+	now := r.m.now
+	for ; r.orders < len(all); r.orders++ {
+		o := all[r.orders]
+		r.m.now = epoch.Add(o.At)
+		r.judgeOrder(&o)
+	}
+	r.m.now = now
+}
+
+func (r *rig) judgeOrder(o *replay.Order) {
+	if !r.tokens.has(o.Token) {
+		r.Fatalf("I1: order of %s at %s left before its delivery was on disk", o.UID, o.At)
+	}
+	if why := r.m.maySend(o.UID); why != "" {
+		r.Fatalf("order of %s at %s: %s", o.UID, o.At, why)
+	}
+	if due, _ := r.m.due(r.m.pods[o.UID]); !due.Equal(epoch.Add(o.Due)) {
+		r.Fatalf("order of %s at %s says due %s, it is %s", o.UID, o.At, o.Due, due.Sub(epoch))
+	}
+	if r.out[o.UID].After(r.m.now) {
+		r.Fatalf("I5: order of %s at %s while another is out", o.UID, o.At)
+	}
+	if at := r.retryAt[o.UID]; at.After(r.m.now) {
+		r.Fatalf("order of %s at %s, not before %s", o.UID, o.At, at.Sub(epoch))
+	}
+	delete(r.out, o.UID)
+	r.oldTokens = append(r.oldTokens, o.Token)
+	r.answered(o)
+}
+
+func (r *rig) answered(o *replay.Order) {
+	back := func(n int) time.Duration { return min(time.Second<<min(n-1, 20), 5*time.Minute) }
+	uid := o.UID
+	switch o.Outcome {
+	case engine.OutcomeEvicted, engine.OutcomeGone:
+		if !r.lingers[o.Pod] {
+			delete(r.m.pods, uid)
+			return
+		}
+		r.lingering[uid] = o.Outcome
+		r.retryAt[uid] = r.m.now.Add(60 * time.Second)
+	case engine.OutcomeNoAnswer:
+		r.silent[uid]++
+		r.attempts[uid]++
+		r.out[uid] = r.m.now.Add(30 * time.Second)
+		r.retryAt[uid] = r.out[uid]
+		if n := r.silent[uid]; n > 1 {
+			r.retryAt[uid] = r.retryAt[uid].Add(back(n - 1))
+		}
+		r.oldTokens = r.oldTokens[:len(r.oldTokens)-1]
+	case engine.OutcomeStale:
+		r.retryAt[uid] = r.m.now.Add(5 * time.Second)
+	case engine.OutcomeBlocked:
+		r.retryAt[uid] = r.m.now.Add(10 * time.Second)
+	default:
+		r.attempts[uid]++
+		r.retryAt[uid] = r.m.now.Add(back(r.attempts[uid]))
+	}
+	r.failed[uid] = true
+	if o.Outcome != engine.OutcomeNoAnswer {
+		delete(r.silent, uid)
+	}
+}
+
+// check compares what is open with what should be, once everything of the
+// instant is in. It fires no timer.
+func (r *rig) check() {
+	r.flush()
+	r.judge()
+	if !r.m.live {
+		return
+	}
+	open := r.open()
+	for _, uid := range slices.Sorted(maps.Keys(r.m.pods)) {
+		r.checkPod(r.m.pods[uid], open[uid])
+	}
+	for uid, e := range open {
+		if r.m.pods[uid] == nil && !r.out[uid].After(r.m.now) && e.State != engine.StateDelivered && e.State != engine.StateRecalling {
+			r.Fatalf("%s is gone and its eviction is open: %+v", uid, e)
+		}
+	}
+}
+
+func (r *rig) checkPod(p *mPod, e *engine.EvictionRecord) {
+	due, leaves := r.m.due(p)
+	out := r.out[p.uid].After(r.m.now) || !r.out[p.uid].IsZero() && e != nil && (e.State == engine.StateDelivered || e.State == engine.StateRecalling)
+	if out && r.recallSeen(p, due, leaves) {
+		// Called back: what comes next is another eviction, or the same without a back-off.
+		r.retryAt[p.uid] = r.out[p.uid]
+		delete(r.attempts, p.uid)
+		delete(r.silent, p.uid)
+	}
+	if _, lingers := r.lingering[p.uid]; out || lingers {
+		return
+	}
+	switch {
+	case !leaves && e != nil:
+		r.Fatalf("%s: nothing makes it leave, and it has an open eviction: %+v", p.uid, e)
+	case !leaves:
+		// Closed: what was counted for it is over.
+		r.over(p.uid)
+	case r.m.shadow && !due.After(r.m.now):
+		// Said already, or about to be.
+	case e == nil:
+		r.Fatalf("I2: %s is due at %s and has no open eviction", p.uid, due.Sub(epoch))
+	case !e.Due.Equal(due):
+		r.Fatalf("I10: %s is due at %s, its eviction says %s (%+v)", p.uid, due.Sub(epoch), e.Due.Sub(epoch), e.Cause)
+	}
+}
+
+// recallSeen says whether an order that is out has become unwanted.
+func (r *rig) recallSeen(p *mPod, due time.Time, leaves bool) bool {
+	return !leaves || due.After(r.m.now) || r.m.paused || r.m.shadow || r.m.reprieves[p.uid].After(r.m.now)
+}
+
+// checkSent is liveness: what may leave has left. It holds when the timers of
+// the instant have fired.
+func (r *rig) checkSent() {
+	for _, uid := range slices.Sorted(maps.Keys(r.m.pods)) {
+		p := r.m.pods[uid]
+		if r.failed[uid] || !r.out[uid].IsZero() {
+			continue
+		}
+		if r.m.maySend(uid) == "" {
+			r.Fatalf("%s may leave since %s and is still here at %s", uid, func() time.Duration { d, _ := r.m.due(p); return d.Sub(epoch) }(), r.d.Now())
+		}
+	}
+}
+
+// shadowed takes away the requests of pods of which shadow mode has said that they would leave.
+func (r *rig) shadowed() {
+	if !r.m.shadow || r.m.paused || !r.m.live {
+		return
+	}
+	for uid, p := range r.m.pods {
+		due, leaves := r.m.due(p)
+		if leaves && !due.After(r.m.now) && !r.m.reprieves[uid].After(r.m.now) && !r.out[uid].After(r.m.now) {
+			clear(p.requests)
+		}
+	}
+}
+
+// finish opens all gates and lets everything go that has to.
+func (r *rig) finish() {
+	if r.m.paused {
+		r.adminStep("pause")
+	}
+	if r.m.shadow {
+		r.adminStep("mode")
+	}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		r.d.SetOutcome(cluster, "default", name, engine.OutcomeEvicted)
+		r.d.SetLinger(cluster, "default", name, false)
+		r.lingers[name] = false
+	}
+	r.check()
+	r.advance(30)
+	r.check()
+	r.advance(2000)
+	open := r.open()
+	for _, uid := range slices.Sorted(maps.Keys(r.m.pods)) {
+		if due, leaves := r.m.due(r.m.pods[uid]); leaves && !due.After(r.m.now) && r.lingering[uid] == 0 {
+			r.Fatalf("I2: %s was due at %s and is still here at the end (%v)", uid, due.Sub(epoch), describe(open))
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/reprieve-dev/reprieve/client"
+	"github.com/reprieve-dev/reprieve/internal/clock"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// epoch is the time of the fake service and of the virtual clock.
+var epoch = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// fakeService answers from what a test put in it and records what it was asked.
+type fakeService struct {
+	reprievev1.UnimplementedQueryServiceServer
+	reprievev1.UnimplementedAdminServiceServer
+	reprievev1.UnimplementedEvictionServiceServer
+	reprievev1.UnimplementedFeedServiceServer
+
+	evictions []*reprievev1.Eviction
+	clusters  []*reprievev1.Cluster
+	nodes     []*reprievev1.NodeView
+	reprieves []*reprievev1.Reprieve
+	explain   *reprievev1.ExplainPodResponse
+	changes   []*reprievev1.WatchEvictionsResponse
+	policy    *reprievev1.ClusterPolicy
+	impact    uint64
+	err       error
+	asked     []any
+	evict     func(grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error
+	feed      func(grpc.BidiStreamingServer[reprievev1.FeedRequest, reprievev1.FeedResponse]) error
+}
+
+// harness is a CLI before a fake service.
+type harness struct {
+	t     *testing.T
+	fake  *fakeService
+	lis   *bufconn.Listener
+	clock *clock.Virtual
+	in    string
+	width int
+	tty   bool
+	env   map[string]string
+}
+
+func newHarness(t *testing.T) *harness {
+	t.Helper()
+	h := &harness{t: t, fake: &fakeService{}, lis: bufconn.Listen(1 << 20), clock: clock.NewVirtual(epoch), env: map[string]string{}}
+	srv := grpc.NewServer()
+	reprievev1.RegisterQueryServiceServer(srv, h.fake)
+	reprievev1.RegisterAdminServiceServer(srv, h.fake)
+	reprievev1.RegisterEvictionServiceServer(srv, h.fake)
+	reprievev1.RegisterFeedServiceServer(srv, h.fake)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(h.lis)
+	}()
+	t.Cleanup(func() {
+		srv.Stop()
+		<-done
+	})
+	return h
+}
+
+// run runs one command line and returns its exit code, output and error output.
+func (h *harness) run(args ...string) (int, string, string) {
+	h.t.Helper()
+	return h.runContext(h.t.Context(), args...)
+}
+
+func (h *harness) runContext(ctx context.Context, args ...string) (int, string, string) {
+	var out, errs bytes.Buffer
+	env := &Env{
+		In: strings.NewReader(h.in), Out: &out, Err: &errs,
+		Getenv: func(k string) string { return h.env[k] },
+		Clock:  h.clock, Width: func() int { return h.width }, Interactive: h.tty,
+		Dial: func(ctx context.Context, conf client.Config) (*client.Conn, error) {
+			conf.Dialer = func(ctx context.Context, _ string) (net.Conn, error) { return h.lis.DialContext(ctx) }
+			return client.Dial(ctx, conf)
+		},
+	}
+	code := Main(ctx, env, args)
+	return code, out.String(), errs.String()
+}
+
+// golden compares got with testdata/NAME and checks that it fits 100 columns.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	for line := range strings.SplitSeq(got, "\n") {
+		if n := utf8.RuneCountInString(line); n > tableWidth && !strings.Contains(name, "wide") {
+			t.Errorf("%s: a line has %d columns, more than %d:\n%s", name, n, tableWidth, line)
+		}
+	}
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; run the test with -update to write it", err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", name, diff)
+	}
+}

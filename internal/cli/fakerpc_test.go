@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+func (f *fakeService) ask(req any) error {
+	f.asked = append(f.asked, req)
+	return f.err
+}
+
+// ListEvictions pages through the evictions two at a time, whatever was asked.
+func (f *fakeService) ListEvictions(_ context.Context, r *reprievev1.ListEvictionsRequest) (*reprievev1.ListEvictionsResponse, error) {
+	if err := f.ask(r); err != nil {
+		return nil, err
+	}
+	from, _ := strconv.Atoi(r.GetPageToken())
+	to := min(from+2, len(f.evictions))
+	resp := &reprievev1.ListEvictionsResponse{Evictions: f.evictions[from:to]}
+	if to < len(f.evictions) {
+		resp.NextPageToken = strconv.Itoa(to)
+	}
+	return resp, nil
+}
+
+func (f *fakeService) GetEviction(_ context.Context, r *reprievev1.GetEvictionRequest) (*reprievev1.GetEvictionResponse, error) {
+	for _, e := range f.evictions {
+		if e.GetId() == r.GetId() {
+			return &reprievev1.GetEvictionResponse{Eviction: e}, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "no eviction %q", r.GetId())
+}
+
+func (f *fakeService) WatchEvictions(r *reprievev1.WatchEvictionsRequest, s grpc.ServerStreamingServer[reprievev1.WatchEvictionsResponse]) error {
+	if err := f.ask(r); err != nil {
+		return err
+	}
+	for _, c := range f.changes {
+		if err := s.Send(c); err != nil {
+			return err
+		}
+	}
+	return status.Error(codes.PermissionDenied, "the token was taken back")
+}
+
+func (f *fakeService) ListClusters(_ context.Context, r *reprievev1.ListClustersRequest) (*reprievev1.ListClustersResponse, error) {
+	return &reprievev1.ListClustersResponse{Clusters: f.clusters}, f.ask(r)
+}
+
+func (f *fakeService) GetCluster(_ context.Context, r *reprievev1.GetClusterRequest) (*reprievev1.GetClusterResponse, error) {
+	if err := f.ask(r); err != nil {
+		return nil, err
+	}
+	for _, c := range f.clusters {
+		if c.GetName() == r.GetCluster() {
+			return &reprievev1.GetClusterResponse{Cluster: c}, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "no cluster %q", r.GetCluster())
+}
+
+func (f *fakeService) ListNodes(_ context.Context, r *reprievev1.ListNodesRequest) (*reprievev1.ListNodesResponse, error) {
+	return &reprievev1.ListNodesResponse{Nodes: f.nodes}, f.ask(r)
+}
+
+func (f *fakeService) ListReprieves(_ context.Context, r *reprievev1.ListReprievesRequest) (*reprievev1.ListReprievesResponse, error) {
+	return &reprievev1.ListReprievesResponse{Reprieves: f.reprieves}, f.ask(r)
+}
+
+func (f *fakeService) ExplainPod(_ context.Context, r *reprievev1.ExplainPodRequest) (*reprievev1.ExplainPodResponse, error) {
+	return f.explain, f.ask(r)
+}
+
+func (f *fakeService) PauseEvictions(_ context.Context, r *reprievev1.PauseEvictionsRequest) (*reprievev1.PauseEvictionsResponse, error) {
+	return &reprievev1.PauseEvictionsResponse{Pause: &reprievev1.Pause{Id: "p1", Cluster: r.GetCluster(), Node: r.GetNode(), Namespace: r.GetNamespace(), Reason: r.GetReason(), EndTime: r.GetEndTime()}}, f.ask(r)
+}
+
+func (f *fakeService) ResumeEvictions(_ context.Context, r *reprievev1.ResumeEvictionsRequest) (*reprievev1.ResumeEvictionsResponse, error) {
+	return &reprievev1.ResumeEvictionsResponse{Released: f.impact}, f.ask(r)
+}
+
+func (f *fakeService) GetPolicy(_ context.Context, r *reprievev1.GetPolicyRequest) (*reprievev1.GetPolicyResponse, error) {
+	return &reprievev1.GetPolicyResponse{Policy: f.policy, Stored: &reprievev1.ClusterPolicy{Rate: f.policy.GetRate()}, Etag: "e7"}, f.ask(r)
+}
+
+func (f *fakeService) SetPolicy(_ context.Context, r *reprievev1.SetPolicyRequest) (*reprievev1.SetPolicyResponse, error) {
+	return &reprievev1.SetPolicyResponse{Policy: r.GetPolicy(), Stored: r.GetPolicy(), Etag: "e8", WouldBecomeDue: f.impact}, f.ask(r)
+}
+
+func (f *fakeService) GrantReprieve(_ context.Context, r *reprievev1.GrantReprieveRequest) (*reprievev1.GrantReprieveResponse, error) {
+	return &reprievev1.GrantReprieveResponse{Reprieve: &reprievev1.Reprieve{Cluster: r.GetCluster(), Namespace: r.GetPod().GetNamespace(), Pod: r.GetPod().GetName(), Uid: "uid-1", Reason: r.GetReason(), EndTime: r.GetEndTime()}}, f.ask(r)
+}
+
+func (f *fakeService) RevokeReprieve(_ context.Context, r *reprievev1.RevokeReprieveRequest) (*reprievev1.RevokeReprieveResponse, error) {
+	return &reprievev1.RevokeReprieveResponse{}, f.ask(r)
+}
+
+func (f *fakeService) ForgetCluster(_ context.Context, r *reprievev1.ForgetClusterRequest) (*reprievev1.ForgetClusterResponse, error) {
+	return &reprievev1.ForgetClusterResponse{}, f.ask(r)
+}
+
+func (f *fakeService) RequestEviction(_ context.Context, r *reprievev1.RequestEvictionRequest) (*reprievev1.RequestEvictionResponse, error) {
+	return &reprievev1.RequestEvictionResponse{Eviction: f.evictions[0]}, f.ask(r)
+}
+
+func (f *fakeService) WithdrawEviction(_ context.Context, r *reprievev1.WithdrawEvictionRequest) (*reprievev1.WithdrawEvictionResponse, error) {
+	return &reprievev1.WithdrawEvictionResponse{Eviction: f.evictions[len(f.evictions)-1]}, f.ask(r)
+}
+
+func (f *fakeService) Evict(s grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error {
+	return f.evict(s)
+}
+
+func (f *fakeService) Feed(s grpc.BidiStreamingServer[reprievev1.FeedRequest, reprievev1.FeedResponse]) error {
+	return f.feed(s)
+}
