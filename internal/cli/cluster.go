@@ -30,7 +30,11 @@ func (a *app) printCluster(c *reprievev1.Cluster) {
 	s := newSheet(a.Out)
 	s.row("Cluster", c.GetName()+" (uid "+orDash(c.GetClusterUid())+")")
 	s.row("Mode", modeWord(c.GetMode()))
-	s.row("Feed", feedWord(c)+" ago, feeder "+orDash(c.GetFeederId())+fmt.Sprintf(" (epoch %d)", c.GetFeederEpoch()))
+	feed := feedWord(c)
+	if c.GetFeedAge() != nil {
+		feed += " ago"
+	}
+	s.row("Feed", feed+", feeder "+orDash(c.GetFeederId())+fmt.Sprintf(" (epoch %d)", c.GetFeederEpoch()))
 	s.row("Adopted", instant(c.GetAdoptTime()))
 	s.row("Objects", fmt.Sprintf("%d nodes, %d pods", c.GetNodes(), c.GetPods()))
 	var open []string

@@ -177,7 +177,10 @@ func stepLine(st *reprievev1.DecisionStep, tols []*reprievev1.Toleration, now ti
 	if st.GetForever() {
 		return line
 	}
-	return line + " from " + instant(st.GetStart()) + ", " + countdown(st.GetDueTime(), now)
+	if st.GetStart().AsTime().After(st.GetTaint().GetStart().AsTime()) {
+		line += " from the pod's binding"
+	}
+	return line + ", " + countdown(st.GetDueTime(), now)
 }
 
 // tolerationWord writes a toleration in one line.

@@ -135,7 +135,8 @@ func causeWord(c *reprievev1.Cause) string {
 	if t == nil {
 		return "-"
 	}
-	s := taintWord(t.GetTaint())
+	// The prefix of Kubernetes' own taints says little and takes much room.
+	s := strings.TrimPrefix(taintWord(t.GetTaint()), "node.kubernetes.io/")
 	switch {
 	case t.GetDefaultToleration():
 		s += " (default " + lasting(t.GetWait()) + ")"

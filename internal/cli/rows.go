@@ -27,7 +27,7 @@ func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time)
 // historyTable shows closed evictions; FAILS counts the orders that were denied,
 // failed or left without an answer.
 func historyTable(list []*reprievev1.Eviction, now time.Time) *table {
-	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 18}, {"NODE", 8}, {"RESULT", 12}, {"LATE", 0}, {"FAILS", 0}, {"WHY", 18}}}
+	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 16}, {"NODE", 8}, {"RESULT", 0}, {"LATE", 0}, {"FAILS", 0}, {"WHY", 14}}}
 	for _, e := range list {
 		t.add(ago(e.GetCloseTime(), now), podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), closeWord(e), late(e), strconv.FormatUint(uint64(e.GetAttempts()), 10), causeWord(e.GetCause()))
 	}

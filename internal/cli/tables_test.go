@@ -83,7 +83,7 @@ func TestTables(t *testing.T) {
 		"get-evictions.txt":       "get evictions",
 		"get-evictions-one.txt":   "get evictions --cluster prod --limit 2",
 		"get-eviction.txt":        "get evictions prod/3",
-		"get-eviction-closed.txt": "get evictions prod/6",
+		"get-eviction-closed-wide.txt": "get evictions prod/6",
 		"get-clusters.txt":        "get clusters",
 		"get-cluster.txt":         "get clusters prod",
 		"get-nodes.txt":           "get nodes --cluster prod",
