@@ -36,9 +36,9 @@ func (s *evictionService) Evict(stream reprievev1.EvictionService_EvictServer) e
 	defer x.session.Close()
 	// As in Feed, these end with the call, which does not wait for them.
 	received := make(chan error, 1)
-	go func() { received <- x.receive() }()
+	go func() { received <- guard(x.receive) }()
 	sent := make(chan error, 1)
-	go func() { sent <- x.out.run(ctx, x.send) }()
+	go func() { sent <- guard(func() error { return x.out.run(ctx, x.send) }) }()
 	for {
 		select {
 		case err := <-received:

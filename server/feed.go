@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/clock"
 	"github.com/reprieve-dev/reprieve/internal/wire"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -24,7 +26,9 @@ const maxUnread = 1024
 // feedService implements reprieve.v1.FeedService.
 type feedService struct {
 	reprievev1.UnimplementedFeedServiceServer
-	engine *engine.Engine
+	engine  *engine.Engine
+	clock   clock.Clock
+	metrics *metrics
 	// stopped is closed when the engine has stopped.
 	stopped <-chan struct{}
 }
@@ -34,7 +38,7 @@ func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	f := &feedStream{
-		engine: s.engine, stream: stream, ctx: ctx, end: cancel,
+		feedService: s, stream: stream, ctx: ctx, end: cancel,
 		out: newOutbox[*reprievev1.FeedResponse](), acked: make(chan struct{}),
 	}
 	if err := f.open(); err != nil {
@@ -43,9 +47,9 @@ func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
 	// Receiving and sending may block on the peer for as long as this call is
 	// there; both end with it, so it does not wait for them.
 	received := make(chan error, 1)
-	go func() { received <- f.receive() }()
+	go func() { received <- guard(f.receive) }()
 	sent := make(chan error, 1)
-	go func() { sent <- f.out.run(ctx, stream.Send) }()
+	go func() { sent <- guard(func() error { return f.out.run(ctx, stream.Send) }) }()
 	defer f.close()
 	for {
 		select {
@@ -69,7 +73,7 @@ func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
 // feedStream is one call of Feed. The stream outlives the engine's session: when
 // the store is opened again the feed begins anew on the same stream.
 type feedStream struct {
-	engine *engine.Engine
+	*feedService
 	stream reprievev1.FeedService_FeedServer
 	ctx    context.Context
 	// end ends the call with an error.
@@ -87,6 +91,14 @@ type feedStream struct {
 	over  bool
 	last  uint64        // the last sequence acknowledged
 	acked chan struct{} // closed and replaced when one is, or when the session is lost
+	// arrivals are the messages that have yet to be acknowledged, in order.
+	arrivals []arrival
+}
+
+// arrival is when a message came.
+type arrival struct {
+	sequence uint64
+	at       time.Time
 }
 
 // open takes the hello and sends the welcome.
@@ -211,6 +223,10 @@ func (f *feedStream) handle(m *reprievev1.FeedRequest) error {
 			return err
 		}
 	}
+	f.mu.Lock()
+	f.arrivals = append(f.arrivals, arrival{m.GetSequence(), f.clock.Now()})
+	f.mu.Unlock()
+	f.metrics.events.WithLabelValues(f.hello.Cluster).Add(float64(len(m.GetBatch().GetEvents())))
 	err := apply(f.ctx, session, m)
 	if errors.Is(err, engine.ErrUnavailable) {
 		f.lost(session)
@@ -230,7 +246,7 @@ func (f *feedStream) lost(session *engine.FeedSession) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.session == session {
-		f.session = nil
+		f.session, f.arrivals = nil, nil
 	}
 }
 
@@ -315,6 +331,11 @@ func (s *feedSink) Ack(sequence uint64, synced bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = max(f.last, sequence)
+	now := f.clock.Now()
+	for len(f.arrivals) > 0 && f.arrivals[0].sequence <= sequence {
+		f.metrics.feedLag.WithLabelValues(f.hello.Cluster).Observe(now.Sub(f.arrivals[0].at).Seconds())
+		f.arrivals = f.arrivals[1:]
+	}
 	close(f.acked)
 	f.acked = make(chan struct{})
 }
@@ -325,7 +346,7 @@ func (s *feedSink) Resync(reason string) {
 	f.mu.Lock()
 	s.lost = true
 	if f.sink == s {
-		f.session = nil
+		f.session, f.arrivals = nil, nil
 	}
 	close(f.acked)
 	f.acked = make(chan struct{})

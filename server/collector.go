@@ -1,0 +1,112 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+// collectTimeout bounds how long a scrape waits for the engine.
+const collectTimeout = 5 * time.Second
+
+// collector reads the clusters' status at each scrape.
+type collector struct {
+	engine *engine.Engine
+	clock  clock.Clock
+	logger *slog.Logger
+
+	serving, open, held, stuck, overdue, feedAge, synced, enforcing, nodes, pods, executors, reprieves, ignored, damaged *prometheus.Desc
+}
+
+func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
+	}
+	return &collector{
+		engine: eng, clock: c, logger: logger,
+		serving:   desc("reprieve_serving", "1 while the store is open and evictions are handled."),
+		open:      desc("reprieve_open_evictions", "Open evictions by state.", "cluster", "state"),
+		held:      desc("reprieve_held_evictions", "Due evictions by what holds them.", "cluster", "hold"),
+		stuck:     desc("reprieve_stuck_evictions", "Open evictions with 10 or more failed attempts.", "cluster"),
+		overdue:   desc("reprieve_oldest_overdue_seconds", "Age of the oldest due instant that has no order out; 0 if there is none.", "cluster"),
+		feedAge:   desc("reprieve_feed_age_seconds", "Since the feed's last message.", "cluster"),
+		synced:    desc("reprieve_cluster_synced", "1 while the cluster's feed is live after a whole list.", "cluster"),
+		enforcing: desc("reprieve_cluster_enforcing", "1 if the cluster's mode is ENFORCE.", "cluster"),
+		nodes:     desc("reprieve_nodes", "Nodes known.", "cluster"),
+		pods:      desc("reprieve_pods", "Pods known.", "cluster"),
+		executors: desc("reprieve_executors", "Executors attached.", "cluster"),
+		reprieves: desc("reprieve_reprieves", "Reprieves known.", "cluster"),
+		ignored:   desc("reprieve_ignored_input_total", "Input that was ignored, by kind.", "cluster", "kind"),
+		damaged:   desc("reprieve_cluster_damaged", "1 if the cluster's record on disk is damaged.", "cluster"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.serving, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector. While the store is being opened again
+// there is nothing to tell but that.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTimeout)
+	defer cancel()
+	list, err := c.engine.Clusters(ctx, nil)
+	ch <- prometheus.MustNewConstMetric(c.serving, prometheus.GaugeValue, flag01(err == nil))
+	if err != nil {
+		c.logger.Debug("metrics of clusters are not available", "error", err)
+		return
+	}
+	for _, st := range list {
+		c.cluster(ch, st)
+	}
+}
+
+func (c *collector) cluster(ch chan<- prometheus.Metric, st *engine.ClusterStatus) {
+	name := st.Record.Name
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{name}, labels...)...)
+	}
+	// Every state and hold each time, so that a series that ends does so at 0.
+	for s := engine.StateWaiting; s < engine.StateClosed; s++ {
+		gauge(c.open, float64(st.Open[s]), s.String())
+	}
+	for h := engine.HoldClusterNotSynced; h <= engine.HoldRateLimited; h++ {
+		gauge(c.held, float64(st.Holds[h]), h.String())
+	}
+	gauge(c.stuck, float64(st.Stuck))
+	overdue := 0.0
+	if !st.OldestDue.IsZero() {
+		overdue = max(c.clock.Now().Sub(st.OldestDue).Seconds(), 0)
+	}
+	gauge(c.overdue, overdue)
+	if !st.LastMessage.IsZero() {
+		gauge(c.feedAge, st.FeedAge.Seconds())
+	}
+	gauge(c.synced, flag01(st.Sync == engine.SyncLive))
+	gauge(c.enforcing, flag01(st.Policy.Mode == engine.ModeEnforce))
+	gauge(c.damaged, flag01(st.Damaged))
+	gauge(c.nodes, float64(st.Nodes))
+	gauge(c.pods, float64(st.Pods))
+	gauge(c.executors, float64(len(st.Executors)))
+	gauge(c.reprieves, float64(st.Reprieves))
+	for kind, n := range st.Ignored {
+		ch <- prometheus.MustNewConstMetric(c.ignored, prometheus.CounterValue, float64(n), name, kind)
+	}
+}
+
+func flag01(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,92 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+// Exit codes of the program.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	// exitUsage means that the command line or the configuration is bad.
+	exitUsage = 2
+	// exitForced means that a second signal ended the program at once.
+	exitForced = 130
+)
+
+// Main is the program: it reads args, runs the service until the first of
+// signals, and returns the exit code. A second signal calls exit at once.
+func Main(args []string, stdout, stderr io.Writer, open OpenStore, signals <-chan os.Signal, exit func(code int)) int {
+	inv, err := ParseArgs(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case err != nil:
+		return fail(stderr, exitUsage, err)
+	case inv.ShowVersion:
+		// Whoever does not read it does not want it.
+		_, _ = fmt.Fprintln(stdout, "reprieved", Version())
+		return exitOK
+	}
+	if err := inv.Config.Validate(); err != nil {
+		return fail(stderr, exitUsage, fmt.Errorf("the configuration is not valid:\n%w", err))
+	}
+	if inv.ValidateOnly {
+		_, _ = fmt.Fprintln(stdout, "the configuration is valid")
+		return exitOK
+	}
+	svc, err := New(inv.Config, Deps{
+		Clock: clock.NewReal(), OpenStore: open, Logger: newLogger(&inv.Config, stderr), Registry: newRegistry(),
+	})
+	if err != nil {
+		return fail(stderr, exitUsage, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for _, react := range []func(){cancel, func() { exit(exitForced) }} {
+			select {
+			case <-signals:
+				react()
+			case <-done:
+				return
+			}
+		}
+	}()
+	if err := svc.Run(ctx); err != nil {
+		return fail(stderr, exitFailed, err)
+	}
+	return exitOK
+}
+
+func fail(stderr io.Writer, code int, err error) int {
+	_, _ = fmt.Fprintln(stderr, "reprieved:", err)
+	return code
+}
+
+func newLogger(c *Config, out io.Writer) *slog.Logger {
+	opts := &slog.HandlerOptions{Level: c.logLevel()}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(out, opts))
+	}
+	return slog.New(slog.NewTextHandler(out, opts))
+}
+
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
+	return reg
+}

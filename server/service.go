@@ -1,0 +1,188 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/clock"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// OpenStore opens the data file at a path. It tells damaged, which must not
+// block, of records that reading finds damaged later.
+type OpenStore func(path string, damaged func(where string, err error)) (engine.Store, error)
+
+// dataFile is the file's name in the data folder.
+const dataFile = "reprieve.db"
+
+// Deps are what a service needs from outside.
+type Deps struct {
+	Clock     clock.Clock
+	OpenStore OpenStore
+	Logger    *slog.Logger
+	// Registry gets the service's metrics.
+	Registry *prometheus.Registry
+}
+
+// Service is a configured service: engine, gRPC services and what goes with
+// them. [New] makes it, Start begins, Stop ends it.
+type Service struct {
+	conf   Config
+	deps   Deps
+	engine *engine.Engine
+	chain  *chain
+	health *health.Server
+	grpc   *grpc.Server
+	admin  *http.Server
+	// stopped is closed when the engine has stopped.
+	stopped   chan struct{}
+	stopOnce  sync.Once
+	started   bool
+	unhealthy atomic.Pointer[error]
+	metrics   *metrics
+	stopClock func()
+}
+
+// errStarting is why a service is not ready before its start.
+var errStarting = fmt.Errorf("%w: starting", engine.ErrUnavailable)
+
+// New builds a service of a valid configuration. Nothing runs and no port or
+// store is open until it is started.
+func New(conf Config, deps Deps) (*Service, error) {
+	policies, err := conf.clusterPolicies()
+	if err != nil {
+		return nil, err
+	}
+	s := &Service{conf: conf, deps: deps, health: health.NewServer(), stopped: make(chan struct{}), stopClock: func() {}}
+	s.unhealthy.Store(&errStarting)
+	s.metrics = newMetrics(deps.Registry)
+	s.engine = engine.New(engine.Options{
+		Clock: deps.Clock, Open: s.open, Shards: conf.Shards, ClusterPolicy: policies, HistoryQuotas: conf.History.quotas(),
+		MaxGap: time.Duration(conf.MaxGap), FeedTimeout: time.Duration(conf.FeedTimeout),
+		HeartbeatInterval: time.Duration(conf.FeedTimeout) / 3,
+		Observer:          s.metrics, Logger: deps.Logger, OnHealth: s.onHealth,
+	})
+	deps.Registry.MustRegister(newCollector(s.engine, deps.Clock, deps.Logger))
+	if err := s.buildGRPC(); err != nil {
+		return nil, err
+	}
+	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
+	s.admin = &http.Server{Handler: adminHandler(deps.Registry, s.ready, conf.Pprof), ReadHeaderTimeout: headerTimeout}
+	return s, nil
+}
+
+// open is the engine's way to the store.
+func (s *Service) open(context.Context) (engine.Store, error) {
+	return s.deps.OpenStore(filepath.Join(s.conf.DataDir, dataFile), func(where string, err error) {
+		s.metrics.Damaged(where)
+		s.deps.Logger.Warn("a closed eviction cannot be read and is left out", "where", where, "error", err)
+	})
+}
+
+func (s *Service) buildGRPC() error {
+	creds := &credentialChecker{}
+	if s.conf.anonymous() {
+		creds.anonymous = anonymousCaller()
+	}
+	var err error
+	if s.conf.Auth.TokensFile != "" {
+		if creds.tokens, err = readTokens(s.conf.Auth.TokensFile); err != nil {
+			return err
+		}
+	}
+	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
+	s.chain = &chain{metrics: calls, logger: s.deps.Logger, auth: &authorizer{
+		creds: creds, logger: s.deps.Logger, denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
+	}}
+	opts := append(s.chain.options(), s.transport()...)
+	if s.conf.TLS.enabled() {
+		conf, err := s.conf.TLS.config()
+		if err != nil {
+			return err
+		}
+		opts = append(opts, grpc.Creds(credentials.NewTLS(conf)))
+	}
+	s.grpc = grpc.NewServer(opts...)
+	reprievev1.RegisterFeedServiceServer(s.grpc, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped})
+	reprievev1.RegisterEvictionServiceServer(s.grpc, &evictionService{engine: s.engine, stopped: s.stopped})
+	reprievev1.RegisterQueryServiceServer(s.grpc, &queryService{engine: s.engine})
+	reprievev1.RegisterAdminServiceServer(s.grpc, &adminService{engine: s.engine})
+	healthv1.RegisterHealthServer(s.grpc, s.health)
+	reflection.RegisterV1(s.grpc)
+	calls.InitializeMetrics(s.grpc)
+	s.deps.Registry.MustRegister(calls)
+	return nil
+}
+
+// transport has no age limit of connections: it would cut feeds, each of which
+// then has to list a whole cluster again.
+func (s *Service) transport() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(s.conf.Limits.MaxMessageBytes),
+		grpc.MaxConcurrentStreams(uint32(s.conf.Limits.MaxStreams)),
+		grpc.ConnectionTimeout(headerTimeout),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 15 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// onHealth follows the engine.
+func (s *Service) onHealth(serving bool, cause error) {
+	if serving {
+		s.unhealthy.Store(nil)
+		s.setHealth(healthv1.HealthCheckResponse_SERVING)
+		return
+	}
+	if cause == nil {
+		cause = engine.ErrUnavailable
+	}
+	s.unhealthy.Store(&cause)
+	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
+}
+
+// setHealth sets the health of the whole and of each service: all need the store.
+func (s *Service) setHealth(st healthv1.HealthCheckResponse_ServingStatus) {
+	s.health.SetServingStatus("", st)
+	for name := range s.grpc.GetServiceInfo() {
+		if !open(name) {
+			s.health.SetServingStatus(name, st)
+		}
+	}
+}
+
+// ready says why the service cannot do its work; nil if it can.
+func (s *Service) ready() error {
+	if s.chain.stopping.Load() {
+		return engine.ErrStopped
+	}
+	if err := s.unhealthy.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Start opens the store and begins to decide. Its error is the store's.
+func (s *Service) Start(ctx context.Context) error {
+	if err := s.engine.Start(ctx); err != nil {
+		return err
+	}
+	s.started = true
+	s.stopClock = watchClock(s.deps.Clock, s.metrics, s.deps.Logger)
+	return nil
+}
