@@ -18,7 +18,8 @@ const defaultDeadline = 30 * time.Second
 func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closing || e.tasks[o.GetToken()] != nil {
+	if e.closing || ctx.Err() != nil || e.tasks[o.GetToken()] != nil {
+		// Nobody could answer it any more, or it is being worked on.
 		return
 	}
 	t := &Task{

@@ -1,0 +1,163 @@
+package timeline
+
+import (
+	"fmt"
+	"time"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// EventType is what a watch says happened to an object.
+type EventType string
+
+// The event types of Kubernetes watches.
+const (
+	Added    EventType = "ADDED"
+	Modified EventType = "MODIFIED"
+	Deleted  EventType = "DELETED"
+	Bookmark EventType = "BOOKMARK"
+)
+
+// ControlKind is what a control line of a timeline does.
+type ControlKind string
+
+// The controls.
+const (
+	Synced   ControlKind = "synced"
+	Restart  ControlKind = "restart"
+	FeedLost ControlKind = "feed-lost"
+	Pause    ControlKind = "pause"
+	Resume   ControlKind = "resume"
+	Policy   ControlKind = "policy"
+	Executor ControlKind = "executor"
+)
+
+// DefaultCluster is the cluster of entries that name none.
+const DefaultCluster = "default"
+
+// Entry is one line of a timeline, one event of a watch, or one object of a
+// list. Either Control is set, or Type and, except for bookmarks and kinds that
+// are skipped, one of Node and Pod.
+type Entry struct {
+	// At is the time from the start. HasAt is false where the input has no times.
+	At      time.Duration
+	HasAt   bool
+	Cluster string
+	Type    EventType
+	Node    *reprievev1.Node
+	Pod     *reprievev1.Pod
+	Control *Control
+	// Listed: the object was part of a list or stood alone, not in a watch.
+	Listed bool
+	Pos    Position
+}
+
+// Control is a control line.
+type Control struct {
+	Kind ControlKind
+	// Down is for Restart.
+	Down time.Duration
+	// Policy and PolicyFields (field mask paths) are for Policy.
+	Policy       *reprievev1.ClusterPolicy
+	PolicyFields []string
+	// PodNamespace, PodName and Outcome are for Executor.
+	PodNamespace, PodName string
+	Outcome               reprievev1.Outcome
+}
+
+// Event turns an entry's object into an event of a feed; nil if it has none.
+func (e *Entry) Event() *reprievev1.Event {
+	out := &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT}
+	if e.Type == Deleted {
+		out.Type = reprievev1.Event_EVENT_TYPE_DELETE
+	}
+	switch {
+	case e.Node != nil:
+		out.Object = &reprievev1.Event_Node{Node: e.Node}
+	case e.Pod != nil:
+		out.Object = &reprievev1.Event_Pod{Pod: e.Pod}
+	default:
+		return nil
+	}
+	return out
+}
+
+// Position is a place in an input.
+type Position struct {
+	File string
+	// Line counts from 1; Document counts YAML documents from 1. One of them is set.
+	Line, Document int
+}
+
+// String writes the position as compilers do.
+func (p Position) String() string {
+	switch {
+	case p.Document > 0:
+		return fmt.Sprintf("%s: document %d", p.File, p.Document)
+	case p.Line > 0:
+		return fmt.Sprintf("%s:%d", p.File, p.Line)
+	}
+	return p.File
+}
+
+// Error is a fault of an input: where it is, what it is, and what to do.
+type Error struct {
+	Pos    Position
+	Reason string
+	// Hint may be empty.
+	Hint string
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Hint == "" {
+		return fmt.Sprintf("%s: %s", e.Pos, e.Reason)
+	}
+	return fmt.Sprintf("%s: %s; %s", e.Pos, e.Reason, e.Hint)
+}
+
+// Warning is something odd that is no fault.
+type Warning struct {
+	Pos  Position
+	Text string
+}
+
+// UIDPolicy says what to do with an object without a UID.
+type UIDPolicy int
+
+// The UID policies.
+const (
+	// RefuseMissingUID makes it an error.
+	RefuseMissingUID UIDPolicy = iota
+	// DeriveMissingUID makes one from kind, namespace and name, with a warning.
+	DeriveMissingUID
+)
+
+// Options configure a [Reader].
+type Options struct {
+	MissingUID UIDPolicy
+	// Warn takes warnings; nil drops them.
+	Warn func(Warning)
+	// UIDs finds one UID under two names over all readers that share it; nil checks one reader.
+	UIDs *UIDs
+}
+
+// UIDs remembers which name a UID was seen under.
+type UIDs struct{ names map[string]string }
+
+// NewUIDs returns an empty memory.
+func NewUIDs() *UIDs { return &UIDs{names: map[string]string{}} }
+
+// see records a UID's name and returns the other name it is known under, if any.
+func (u *UIDs) see(cluster, uid, name string, gone bool) (other string) {
+	key := cluster + "\x00" + uid
+	if was, ok := u.names[key]; ok && was != name {
+		return was
+	}
+	if gone {
+		delete(u.names, key)
+		return ""
+	}
+	u.names[key] = name
+	return ""
+}
