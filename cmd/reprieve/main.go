@@ -13,6 +13,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // A second signal ends the program at once.
 	code := cli.Main(ctx, cli.System(), os.Args[1:])
 	stop()
 	os.Exit(code)

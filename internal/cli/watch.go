@@ -10,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
+	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -55,9 +53,21 @@ func (a *app) watchEvictions(ctx context.Context, f evictionFlags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	req := &reprievev1.WatchEvictionsRequest{Cluster: a.flags.cluster, Namespace: a.flags.namespace, Node: f.node, InitialList: true}
-	events := make(chan *reprievev1.WatchEvictionsResponse)
+	if err := a.reachable(ctx, conn, req); err != nil {
+		return err
+	}
+	events := make(chan client.WatchEvent)
 	done := make(chan error, 1)
-	go func() { done <- a.receive(ctx, reprievev1.NewQueryServiceClient(conn), req, events) }()
+	go func() {
+		done <- client.Watch(ctx, conn, req, func(ev client.WatchEvent) error {
+			select {
+			case events <- ev:
+				return nil
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		})
+	}()
 	view := a.newView()
 	tick := ticks(ctx, a.Clock, redrawEvery)
 	for {
@@ -73,64 +83,25 @@ func (a *app) watchEvictions(ctx context.Context, f evictionFlags) error {
 			return err
 		}
 		if err != nil {
+			cancel()
+			<-done
 			return err
 		}
 	}
+}
+
+// reachable asks once, so that a wrong address or name shows at once. The watch
+// itself connects again and again, which is right only after it has worked.
+func (a *app) reachable(ctx context.Context, conn *client.Conn, w *reprievev1.WatchEvictionsRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, a.flags.timeout)
+	defer cancel()
+	_, err := conn.Query().ListEvictions(ctx, &reprievev1.ListEvictionsRequest{Cluster: w.GetCluster(), Namespace: w.GetNamespace(), Node: w.GetNode(), PageSize: 1})
+	return err
 }
 
 // interrupted says whether err is only the end that the user asked for.
 func interrupted(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || status.Code(err) == codes.Canceled)
-}
-
-// receive hands the stream's messages over. After a break it goes on from the last revision
-// seen; if that is too old, or the reader was too slow, it lists again.
-func (a *app) receive(ctx context.Context, q reprievev1.QueryServiceClient, req *reprievev1.WatchEvictionsRequest, out chan<- *reprievev1.WatchEvictionsResponse) error {
-	for first := true; ; first = false {
-		revision, err := stream(ctx, q, req, out)
-		if revision != "" {
-			req.InitialList, req.ResumeRevision, first = false, revision, false
-		}
-		switch {
-		case ctx.Err() != nil:
-			return context.Canceled
-		case status.Code(err) == codes.OutOfRange, status.Code(err) == codes.ResourceExhausted:
-			req.InitialList, req.ResumeRevision = true, ""
-		case (status.Code(err) != codes.Unavailable && !errors.Is(err, io.EOF)) || first:
-			return err
-		}
-		fmt.Fprintf(a.Err, "reprieve: the stream ended (%s); connecting again\n", cleanText(status.Convert(err).Message()))
-		select {
-		case <-ticks(ctx, a.Clock, redrawEvery):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func stream(ctx context.Context, q reprievev1.QueryServiceClient, req *reprievev1.WatchEvictionsRequest, out chan<- *reprievev1.WatchEvictionsResponse) (revision string, err error) {
-	s, err := q.WatchEvictions(ctx, req)
-	if err != nil {
-		return "", err
-	}
-	for {
-		ev, err := s.Recv()
-		if err != nil {
-			return revision, err
-		}
-		select {
-		case out <- ev:
-		case <-ctx.Done():
-			return revision, ctx.Err()
-		}
-		if c := ev.GetChange(); c != nil && !req.GetInitialList() {
-			revision = c.GetRevision()
-		} else if e := ev.GetInitialListEnd(); e != nil {
-			revision = e.GetRevision()
-		} else if c != nil && revision != "" {
-			revision = c.GetRevision()
-		}
-	}
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled))
 }
 
 // view is what a watch shows.
@@ -146,13 +117,17 @@ func (a *app) newView() *view {
 	return &view{a: a, live: a.Width() > 0 && a.flags.output == outputTable, open: map[string]*reprievev1.Eviction{}}
 }
 
-func (v *view) apply(ev *reprievev1.WatchEvictionsResponse) error {
-	if ev.GetInitialListEnd() != nil {
+func (v *view) apply(ev client.WatchEvent) error {
+	e := ev.Eviction
+	switch {
+	case ev.Reset:
+		clear(v.open)
+		v.full = false
+		return nil
+	case ev.ListEnd:
 		v.full = true
 		return v.draw()
-	}
-	e := ev.GetChange().GetEviction()
-	if e == nil {
+	case e == nil:
 		return nil
 	}
 	if v.a.flags.output != outputTable {
