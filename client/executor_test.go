@@ -101,7 +101,7 @@ func TestExecutorAnswersExtendsAndDrains(t *testing.T) {
 			defer now.Add(-1)
 			switch task.Pod.GetName() {
 			case "slow":
-				time.Sleep(100 * time.Second)
+				pass(100 * time.Second)
 				if ctx.Err() != nil {
 					t.Errorf("the handler's context ended: %v", context.Cause(ctx))
 				}
@@ -212,12 +212,12 @@ func TestExecutorKeepsResultsOverBrokenStreams(t *testing.T) {
 	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
 		e := newTestExecutor(t, conn, func(_ context.Context, task *Task) Result {
 			if task.Pod.GetName() == "b" {
-				time.Sleep(10 * time.Second)
+				pass(10 * time.Second)
 			}
 			return Result{Outcome: reprievev1.Outcome_OUTCOME_GONE}
 		})
 		go e.Run(ctx)
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		if err := e.Drain(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -226,92 +226,6 @@ func TestExecutorKeepsResultsOverBrokenStreams(t *testing.T) {
 		}
 		if f.nEvict != 3 || extends == 0 {
 			t.Errorf("%d streams, %d extensions; a held order asks for time on a new stream", f.nEvict, extends)
-		}
-	})
-}
-
-func TestExecutorDeadline(t *testing.T) {
-	var replies = []time.Duration{20 * time.Second, 0}
-	f := &fake{evicts: []func(evictServer) error{func(s evictServer) error {
-		if _, err := greet(s); err != nil {
-			return err
-		}
-		_ = s.Send(order("asks"))
-		for {
-			m, err := s.Recv()
-			if err != nil {
-				return nil
-			}
-			if x := m.GetExtend(); x != nil && len(replies) > 0 {
-				_ = s.Send(extendedBy(x.GetToken(), replies[0]))
-				if replies = replies[1:]; len(replies) == 0 {
-					_ = s.Send(order("silent"))
-				}
-			}
-			if r := m.GetResult(); r != nil {
-				if r.GetToken() == "asks" {
-					t.Error("a result was sent for a token that the service does not know")
-				}
-				_ = s.Send(resultAck(r.GetToken(), reprievev1.ResultAck_DISPOSITION_UNKNOWN))
-			}
-		}
-	}}}
-	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
-		e, err := NewExecutor(conn, ExecutorConfig{ID: "x", Clusters: []string{"c"}, Capacity: 2, NoAutoExtend: true, Handler: func(ctx context.Context, task *Task) Result {
-			if task.Pod.GetName() == "asks" {
-				if d, err := task.Extend(ctx); d != 20*time.Second || err != nil {
-					t.Errorf("Extend: %v, %v", d, err)
-				}
-				if _, err := task.Extend(ctx); !errors.Is(err, ErrExpired) {
-					t.Errorf("Extend of a dead token: %v", err)
-				}
-			}
-			<-ctx.Done()
-			if context.Cause(ctx) != ErrExpired {
-				t.Errorf("%s: cause %v, want expired", task.Pod.GetName(), context.Cause(ctx))
-			}
-			return Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED}
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		go e.Run(ctx)
-		time.Sleep(31 * time.Second)
-		synctest.Wait()
-		if n := e.Outstanding(); n != 0 {
-			t.Errorf("%d orders outstanding after their deadlines", n)
-		}
-		if err := e.Drain(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func TestExecutorEnds(t *testing.T) {
-	f := &fake{evicts: []func(evictServer) error{func(evictServer) error { return refusal(codes.Aborted, ReasonSuperseded) }}}
-	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
-		e := newTestExecutor(t, conn, func(context.Context, *Task) Result { return Result{} })
-		if err := e.Run(ctx); !IsSuperseded(err) {
-			t.Errorf("Run: %v, want superseded", err)
-		}
-		if err := e.Drain(ctx); !IsSuperseded(err) {
-			t.Errorf("Drain after the end: %v", err)
-		}
-	})
-	results, extends := map[string]*reprievev1.Result{}, 0
-	f = &fake{evicts: []func(evictServer) error{serve(results, &extends, order("a"), order("b"))}}
-	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
-		stop := errors.New("stop")
-		ctx, cancel := context.WithCancelCause(ctx)
-		ran := 0
-		e := newTestExecutor(t, conn, func(ctx context.Context, _ *Task) Result {
-			ran++
-			cancel(stop)
-			<-ctx.Done()
-			return Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED}
-		})
-		if err := e.Run(ctx); err != stop || ran != 1 {
-			t.Errorf("Run: %v after %d handlers, want its context's cause after 1", err, ran)
 		}
 	})
 }

@@ -92,6 +92,13 @@ func within(t *testing.T, f *fake, test func(t *testing.T, ctx context.Context, 
 	})
 }
 
+// pass lets d of the bubble's virtual time go by.
+func pass(d time.Duration) {
+	timer, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	<-timer.Done()
+}
+
 // refusal is an error as the service gives it.
 func refusal(code codes.Code, reason string, details ...protoadapt.MessageV1) error {
 	st, err := status.New(code, "refused").WithDetails(append(details, &errdetails.ErrorInfo{Domain: ErrorDomain, Reason: reason})...)

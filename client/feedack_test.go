@@ -27,7 +27,7 @@ func TestFeederTakesNoOldAcknowledgementForTheNewList(t *testing.T) {
 		if err = errors.Join(err, read(), ack(s, old, true)); err != nil {
 			return err
 		}
-		time.Sleep(5 * time.Second)
+		pass(5 * time.Second)
 		err = ack(s, seq, true)
 		<-s.Context().Done()
 		return err
@@ -37,7 +37,7 @@ func TestFeederTakesNoOldAcknowledgementForTheNewList(t *testing.T) {
 		feeder := newTestFeeder(t, conn, func(*FeederConfig) {})
 		done := make(chan error, 1)
 		go func() { done <- feeder.Run(ctx) }()
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		if st := feeder.Status(); st.Synced || st.Acked != 3 {
 			t.Errorf("status after the old list's acknowledgement: %+v", st)
 		}
@@ -58,7 +58,7 @@ func TestFeederEndsOnlyWhenAllIsAcknowledged(t *testing.T) {
 		if _, err := expectFeed[*reprievev1.FeedRequest_Batch](s, &seq); err != nil {
 			return err
 		}
-		time.Sleep(7 * time.Second)
+		pass(7 * time.Second)
 		err := ack(s, seq, false)
 		_, end := s.Recv()
 		if end == nil {

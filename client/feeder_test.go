@@ -102,9 +102,9 @@ func TestFeederListsWatchesAndEnds(t *testing.T) {
 			t.Errorf("status after the list: %+v", st)
 		}
 		src.live <- []*reprievev1.Event{node(), node(), node()}
-		time.Sleep(35 * time.Second)
+		pass(35 * time.Second)
 		alive.Store(false)
-		time.Sleep(30 * time.Second)
+		pass(30 * time.Second)
 		synctest.Wait()
 		if st := feeder.Status(); beats != 3 || st.Acked != 11 {
 			t.Errorf("%d heartbeats, want 3 while alive and none after; status %+v", beats, st)
