@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"fmt"
+	"sync"
 	"time"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -143,13 +144,18 @@ type Options struct {
 }
 
 // UIDs remembers which name a UID was seen under.
-type UIDs struct{ names map[string]string }
+type UIDs struct {
+	mu    sync.Mutex // guards names
+	names map[string]string
+}
 
 // NewUIDs returns an empty memory.
 func NewUIDs() *UIDs { return &UIDs{names: map[string]string{}} }
 
 // see records a UID's name and returns the other name it is known under, if any.
 func (u *UIDs) see(cluster, uid, name string, gone bool) (other string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	key := cluster + "\x00" + uid
 	if was, ok := u.names[key]; ok && was != name {
 		return was

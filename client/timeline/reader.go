@@ -108,11 +108,13 @@ func (r *Reader) detect() error {
 			return fmt.Errorf("%s: %w", r.name, err)
 		}
 		if bytes.Equal(b, []byte("\xef\xbb\xbf")) {
+			r.src.lead += 3
 			_, _ = r.buf.Discard(3)
 			continue
 		}
 		switch c := b[0]; {
 		case c == ' ' || c == '\n' || c == '\r' || c == '\t':
+			r.src.lead++
 			_, _ = r.buf.Discard(1)
 			continue
 		case c == '{' || c == '[':
