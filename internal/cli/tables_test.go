@@ -80,19 +80,19 @@ func TestTables(t *testing.T) {
 	}
 	h.fake.explain = sampleExplanation()
 	for name, args := range map[string]string{
-		"get-evictions.txt":       "get evictions",
-		"get-evictions-one.txt":   "get evictions --cluster prod --limit 2",
-		"get-eviction.txt":        "get evictions prod/3",
+		"get-evictions.txt":            "get evictions",
+		"get-evictions-one.txt":        "get evictions --cluster prod --limit 2",
+		"get-eviction.txt":             "get evictions prod/3",
 		"get-eviction-closed-wide.txt": "get evictions prod/6",
-		"get-clusters.txt":        "get clusters",
-		"get-cluster.txt":         "get clusters prod",
-		"get-nodes.txt":           "get nodes --cluster prod",
-		"get-reprieves.txt":       "get reprieves --cluster prod",
-		"get-pauses.txt":          "get pauses --cluster prod",
-		"history.txt":             "history --cluster prod",
-		"explain.txt":             "explain pod web/frontend-7d9c5 --cluster prod",
-		"get-evictions-wide.json": "get evictions --cluster prod --limit 1 -o json",
-		"get-nodes-wide.yaml":     "get nodes --cluster prod -o yaml",
+		"get-clusters.txt":             "get clusters",
+		"get-cluster.txt":              "get clusters prod",
+		"get-nodes.txt":                "get nodes --cluster prod",
+		"get-reprieves.txt":            "get reprieves --cluster prod",
+		"get-pauses.txt":               "get pauses --cluster prod",
+		"history.txt":                  "history --cluster prod",
+		"explain.txt":                  "explain pod web/frontend-7d9c5 --cluster prod",
+		"get-evictions-wide.json":      "get evictions --cluster prod --limit 1 -o json",
+		"get-nodes-wide.yaml":          "get nodes --cluster prod -o yaml",
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := h.run(strings.Fields(args)...)
