@@ -41,7 +41,7 @@ func check(t *testing.T, path string) {
 // edit changes a closed data file behind the store's back.
 func edit(t *testing.T, path string, f func(tx *bbolt.Tx) error) {
 	t.Helper()
-	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, Timeout: bolt.DefaultLockTimeout})
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: bolt.DefaultLockTimeout})
 	if err != nil {
 		t.Fatalf("open %s behind the store's back: %v", path, err)
 	}

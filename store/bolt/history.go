@@ -15,7 +15,7 @@ const (
 	// scanRecords is how many records one transaction of a scan decodes, and
 	// scanKeys how many keys it passes: an old transaction keeps pages from being used again.
 	scanRecords = 4096
-	scanKeys    = 65536
+	scanKeys    = 16384
 )
 
 // History reads closed evictions, newest first. A scan is cut into several

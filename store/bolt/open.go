@@ -139,6 +139,9 @@ func preRead(path string, size int64) error {
 // inspect looks at an existing file without writing to it: whether it is whole
 // and of a version that this program knows.
 func inspect(o Options, size int64) error {
+	if size < 2*int64(os.Getpagesize()) {
+		return noDataFile(o.Path, fmt.Errorf("it has only %d bytes", size))
+	}
 	db, err := openFile(o, size, true)
 	if err != nil {
 		return err
@@ -181,9 +184,11 @@ func openFile(o Options, size int64, readOnly bool) (db *bbolt.DB, err error) {
 	var file *os.File
 	opts := &bbolt.Options{
 		Timeout: o.LockTimeout, ReadOnly: readOnly, InitialMmapSize: int(size) + spareMap,
-		// A map of free pages keeps its cost with many of them, and is rebuilt
-		// at open, from pages that the pre-read has brought in, instead of being written with every commit.
-		FreelistType: bbolt.FreelistMapType, NoFreelistSync: true, NoStatistics: true,
+		// A map of free pages keeps its cost with many of them. It is written with
+		// every commit: leaving that out saves nothing that can be measured, makes
+		// bbolt walk the whole file, history too, at open, and lets a bad page met
+		// on that walk end the process, since bbolt walks in a goroutine of its own.
+		FreelistType: bbolt.FreelistMapType, NoFreelistSync: false, NoStatistics: true,
 		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
 			f, err := os.OpenFile(name, flag, mode)
 			file = f
@@ -201,14 +206,19 @@ func openFile(o Options, size int64, readOnly bool) (db *bbolt.DB, err error) {
 		return nil, fmt.Errorf("%w: data file %s: probably another instance of the service runs on it, or has not ended yet; stop that one, or give this one a data directory of its own",
 			engine.ErrStoreLocked, o.Path)
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
-		return nil, fmt.Errorf("%w: data file %s is not a bbolt file, or its head is damaged (%w); name another path, restore a backup, or move it away to begin anew",
-			store.ErrDamaged, o.Path, err)
+		return nil, noDataFile(o.Path, err)
 	}
-	// After a panic bbolt leaves the file open, and with it the lock.
-	if file != nil {
-		file.Close()
+	var panicked *pagePanic
+	if errors.As(err, &panicked) && file != nil {
+		err = errors.Join(err, release(file))
 	}
 	return nil, fmt.Errorf("open data file %s: %w", o.Path, err)
+}
+
+// noDataFile says that a file is none of bbolt's.
+func noDataFile(path string, why error) error {
+	return fmt.Errorf("%w: data file %s is not a bbolt file, or its head is damaged (%w); name another path, restore a backup, or move it away to begin anew",
+		store.ErrDamaged, path, why)
 }
 
 // begin checks the version and plants the tree in a file that has none.
@@ -316,11 +326,23 @@ func guard(path string, f func() error) (err error) {
 		case foreign:
 			panic(p.value)
 		default:
-			err = fmt.Errorf("%w: data file %s has pages that make no sense (%v); restore a backup, or move it away to begin anew", store.ErrDamaged, path, p)
+			err = &pagePanic{path: path, value: p}
 		}
 	}()
 	return f()
 }
+
+// pagePanic is the error that stands for a panic of bbolt's.
+type pagePanic struct {
+	path  string
+	value any
+}
+
+func (p *pagePanic) Error() string {
+	return fmt.Sprintf("%v: data file %s has pages that make no sense (%v); restore a backup, or move it away to begin anew", store.ErrDamaged, p.path, p.value)
+}
+
+func (p *pagePanic) Unwrap() error { return store.ErrDamaged }
 
 // foreign is a panic that is none of the file's.
 type foreign struct{ value any }

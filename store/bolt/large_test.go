@@ -1,0 +1,80 @@
+package bolt_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/store"
+	"github.com/reprieve-dev/reprieve/store/storetest"
+)
+
+// TestLongScans reads a history that takes several transactions to go through.
+func TestLongScans(t *testing.T) {
+	const total = 17_000
+	s := open(t, newFile(t))
+	b := &engine.Batch{Revision: 1, Now: epoch}
+	for i := 1; i <= total; i++ {
+		r := &engine.EvictionRecord{Seq: uint64(i), UID: "u", Pod: "many", State: engine.StateClosed, ClosedAt: epoch.Add(time.Duration(i))}
+		if i == 1 || i == 10_000 {
+			r.Pod = "few"
+		}
+		if i%2 == 0 {
+			r.Due = r.ClosedAt.Add(time.Hour)
+		}
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: r})
+	}
+	if err := s.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	page, err := s.History(t.Context(), engine.HistoryQuery{Cluster: "a", Pod: "few", Limit: 2})
+	if err != nil || len(page.Evictions) != 2 || page.Evictions[0].Seq != 10_000 || page.Evictions[1].Seq != 1 || page.Cursor != "" {
+		t.Errorf("a filter that matches two: %+v, error %v", page, err)
+	}
+	all, err := storetest.History(t.Context(), s, engine.HistoryQuery{Cluster: "a", Limit: 5000})
+	if err != nil || len(all) != total {
+		t.Fatalf("%d entries, want %d, error %v", len(all), total, err)
+	}
+	for i, r := range all {
+		if r.Seq != uint64(total-i) {
+			t.Fatalf("entry %d is %d, want %d", i, r.Seq, total-i)
+		}
+	}
+	for _, seq := range []uint64{1, 2, total} {
+		if r, err := s.HistoryEviction(t.Context(), "a", seq); err != nil || r.Seq != seq {
+			t.Errorf("closed eviction %d: %+v, error %v", seq, r, err)
+		}
+	}
+	if _, err := s.HistoryEviction(t.Context(), "a", total+1); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("one that is not there: %v", err)
+	}
+}
+
+// TestUnstorableValues: a value without a stored form fails the whole batch.
+func TestUnstorableValues(t *testing.T) {
+	open1, closed1, record := storetest.Eviction("a", 1), closed(2), storetest.Cluster("a")
+	open1.State, closed1.CloseReason, record.Policy.Burst = 99, 99, -1
+	for name, c := range map[string]engine.Change{
+		"state":        {Kind: engine.ChangePutEviction, Cluster: "a", Eviction: open1},
+		"close reason": {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: closed1},
+		"policy":       {Kind: engine.ChangePutCluster, Cluster: "a", Record: record},
+		"node":         {Kind: engine.ChangePutNode, Cluster: "a", Node: &engine.NodeRecord{Name: "n", UID: "\xff"}},
+		"reprieve":     {Kind: engine.ChangePutReprieve, Cluster: "a", Reprieve: &engine.ReprieveRecord{UID: "u", Pod: "\xff"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := newFile(t)
+			s := open(t, path)
+			good := engine.Change{Kind: engine.ChangePutNode, Cluster: "a", Node: storetest.Node("a", "n-1")}
+			if err := s.Commit(t.Context(), &engine.Batch{Revision: 1, Changes: []engine.Change{good, c}}); !errors.Is(err, store.ErrBadChange) {
+				t.Errorf("commit: %v", err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if c := load(t, path); len(c.Clusters) != 0 || c.Meta.Revision != 0 {
+				t.Errorf("the batch is there in part: %+v", c)
+			}
+		})
+	}
+}
