@@ -210,10 +210,21 @@ func (d *Driver) RunUntil(ctx context.Context, t time.Duration) error {
 	}
 }
 
-// Idle reports whether no timer is armed, so that time changes nothing more.
-func (d *Driver) Idle() bool {
-	_, ok := d.clock.Next()
-	return !ok
+// RunOut lets time pass until nothing is left that time could change, but not
+// beyond limit.
+func (d *Driver) RunOut(ctx context.Context, limit time.Duration) error {
+	if err := d.flush(ctx); err != nil {
+		return err
+	}
+	for {
+		next, ok := d.clock.Next()
+		if !ok || next.After(d.start.Add(limit)) {
+			return nil
+		}
+		if err := d.fire(ctx, next); err != nil {
+			return err
+		}
+	}
 }
 
 // fire fires the timers of one instant and lets all that follows happen.

@@ -1,0 +1,64 @@
+package replay_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reprieve-dev/reprieve/client/timeline"
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/replay"
+	"github.com/reprieve-dev/reprieve/store/bolt"
+	"github.com/reprieve-dev/reprieve/store/mem"
+)
+
+const scenarios = "../../client/timeline/testdata/scenarios"
+
+// TestScenarios replays every scenario on memory and on real files.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob(scenarios + "/*.jsonl")
+	if err != nil || len(files) < 37 {
+		t.Fatalf("found %d scenarios, want 37 or more (%v)", len(files), err)
+	}
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.Base(f), ".jsonl")
+		t.Run("mem/"+name, func(t *testing.T) { runScenario(t, f, mem.New().Open) })
+		t.Run("bolt/"+name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "reprieve.db")
+			runScenario(t, f, func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) })
+		})
+	}
+}
+
+func runScenario(t *testing.T, file string, open engine.StoreOpener) {
+	in, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	ef, err := os.Open(strings.TrimSuffix(file, ".jsonl") + ".expect.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ef.Close()
+	want, err := timeline.ReadExpectation(ef, ef.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	orders, err := replay.Run(t.Context(), replay.Options{
+		Sources: []replay.Source{{Name: file, R: in}}, Open: open, Until: time.Duration(want.Until),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent []timeline.SentOrder
+	for _, o := range orders {
+		sent = append(sent, timeline.SentOrder{Cluster: o.Cluster, Namespace: o.Namespace, Pod: o.Pod, UID: o.UID, At: o.At})
+	}
+	for _, line := range want.Compare(sent) {
+		t.Error(line)
+	}
+}
