@@ -238,9 +238,9 @@ func (r *Reader) syntax(err error) error {
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		out.Reason, out.Hint = "the JSON ends in the middle of an object", "the file was cut off; write it again"
-	case errors.As(err, &syn) && strings.Contains(syn.Error(), "'='"):
+	case strings.Contains(err.Error(), "colon") || strings.Contains(err.Error(), "'='"):
 		out.Hint = "this looks like a Ruby hash; write the objects with kubectl get -o json"
-	case !errors.As(err, &syn):
+	case !errors.As(err, &syn) && r.src.failed != nil:
 		return fmt.Errorf("%s: %w", r.name, err)
 	}
 	return out
@@ -418,6 +418,7 @@ func (r *Reader) yamlError(err error) error {
 type lineCounter struct {
 	r        io.Reader
 	read     int64
+	failed   error
 	lead     int64
 	lines    int
 	newlines []int64 // offsets of newlines not yet counted into lines
@@ -431,6 +432,9 @@ func (c *lineCounter) Read(p []byte) (int, error) {
 		}
 	}
 	c.read += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.failed = err
+	}
 	return n, err
 }
 
