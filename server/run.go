@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/reprieve-dev/reprieve/engine"
 )
+
+// farewell is how long the last answers may take to leave after the engine has stopped.
+const farewell = time.Second
 
 // errShutdown ends Run without a fault.
 var errShutdown = errors.New("asked to stop")
@@ -70,10 +71,7 @@ func listen(key, addr string) (net.Listener, error) {
 
 // startError says what to do about a store that cannot be used.
 func (s *Service) startError(err error) error {
-	switch {
-	case errors.Is(err, engine.ErrStoreLocked):
-		return fmt.Errorf("data_dir %s: %w; stop the other reprieved or set another data_dir", s.conf.DataDir, err)
-	case errors.Is(err, os.ErrPermission):
+	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("data_dir %s: %w; the service's user must be able to write there", s.conf.DataDir, err)
 	}
 	return fmt.Errorf("data_dir %s: %w", s.conf.DataDir, err)
@@ -118,9 +116,13 @@ func (s *Service) stop() {
 		s.engine.Stop(ctx)
 	}
 	close(s.stopped)
+	// All calls that the engine had a part in end now. What stays are watchers
+	// of health and readers of reflection, which nothing is owed.
+	last, cancelLast := context.WithTimeout(ctx, farewell)
+	defer cancelLast()
 	select {
 	case <-idle:
-	case <-ctx.Done():
+	case <-last.Done():
 		s.grpc.Stop()
 		<-idle
 	}
