@@ -23,13 +23,13 @@ import (
 
 // credentialChecker knows who is who.
 type credentialChecker struct {
-	tokens []token
+	tokens []bearerToken
 	// anonymous is who calls without credentials; nil refuses them.
 	anonymous *caller
 }
 
-// token is a bearer token, of which only the hash is known.
-type token struct {
+// bearerToken is a bearer token, of which only the hash is known.
+type bearerToken struct {
 	sum [sha256.Size]byte
 	who *caller
 }
@@ -129,7 +129,7 @@ type tokenEntry struct {
 }
 
 // readTokens reads a tokens file: a YAML list of name, sha256, role and clusters.
-func readTokens(path string) ([]token, error) {
+func readTokens(path string) ([]bearerToken, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read tokens file: %w", err)
@@ -140,7 +140,7 @@ func readTokens(path string) ([]token, error) {
 	if err := dec.Decode(&entries); err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("tokens file %s: %w", path, err)
 	}
-	out := make([]token, len(entries))
+	out := make([]bearerToken, len(entries))
 	var faults []error
 	for i := range entries {
 		t, err := entries[i].token()
@@ -152,7 +152,7 @@ func readTokens(path string) ([]token, error) {
 	return out, errors.Join(faults...)
 }
 
-func (e *tokenEntry) token() (t token, err error) {
+func (e *tokenEntry) token() (t bearerToken, err error) {
 	if e.Name == "" {
 		return t, errors.New("name is empty")
 	}

@@ -1,0 +1,58 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+// invoke calls any RPC with an empty request and returns how it ended. A server
+// stream that begins is let through, and ended.
+func (f *fixture) invoke(ctx context.Context, name string, m protoreflect.MethodDescriptor) error {
+	req, resp := dynamicpb.NewMessage(m.Input()), dynamicpb.NewMessage(m.Output())
+	if !m.IsStreamingClient() && !m.IsStreamingServer() {
+		return f.conn.Invoke(ctx, name, req, resp)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := f.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: m.IsStreamingClient(), ServerStreams: true}, name)
+	if err != nil {
+		return err
+	}
+	if m.IsStreamingServer() && !m.IsStreamingClient() {
+		// An initial list makes a watch answer at once.
+		req.Set(m.Input().Fields().ByName("initial_list"), protoreflect.ValueOfBool(true))
+	}
+	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	return stream.RecvMsg(resp)
+}
+
+// withTokens writes a tokens file in which each entry's token is its name.
+func withTokens(t *testing.T, entries []tokenEntry) func(*Config) {
+	t.Helper()
+	for i := range entries {
+		sum := sha256.Sum256([]byte(entries[i].Name))
+		entries[i].SHA256 = hex.EncodeToString(sum[:])
+	}
+	data, err := yaml.Marshal(entries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return func(c *Config) { c.Auth.TokensFile = path }
+}
