@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -26,7 +27,7 @@ func (e *Executor) stream(parent context.Context) (welcomed bool, err error) {
 		return false, err
 	}
 	// A stream that is broken already tells why when it is read.
-	if err := stream.Send(e.hello()); err != nil && err != io.EOF {
+	if err := stream.Send(e.hello()); err != nil && !errors.Is(err, io.EOF) {
 		return false, err
 	}
 	first, err := stream.Recv()

@@ -40,7 +40,7 @@ func (s *feedSession) round(parent context.Context) (again bool, err error) {
 	switch {
 	case parent.Err() != nil:
 		return false, context.Cause(parent)
-	case context.Cause(ctx) == errResync, errors.Is(err, ErrRelist):
+	case errors.Is(context.Cause(ctx), errResync), errors.Is(err, ErrRelist):
 		return true, nil
 	case err != nil:
 		return false, &sourceError{err}

@@ -86,7 +86,7 @@ func (s *feedSession) open(ctx context.Context) error {
 	}
 	s.sequence = 1
 	// A stream that is broken already tells why when it is read.
-	if err := stream.Send(&reprievev1.FeedRequest{Sequence: 1, Message: &reprievev1.FeedRequest_Hello{Hello: hello}}); err != nil && err != io.EOF {
+	if err := stream.Send(&reprievev1.FeedRequest{Sequence: 1, Message: &reprievev1.FeedRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
 	first, err := stream.Recv()
@@ -114,7 +114,7 @@ func (s *feedSession) open(ctx context.Context) error {
 
 // streamEnd is the error of a stream that ended without one.
 func streamEnd(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return errors.New("the service ended the stream")
 	}
 	return err
@@ -206,7 +206,7 @@ func (s *feedSession) send(ctx context.Context, m *reprievev1.FeedRequest) (uint
 		s.listEnd = m.Sequence
 		s.mu.Unlock()
 	}
-	if err := s.stream.Send(m); err == io.EOF {
+	if err := s.stream.Send(m); errors.Is(err, io.EOF) {
 		// The receiver learns why, and cancels.
 		<-ctx.Done()
 		return 0, context.Cause(ctx)

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"google.golang.org/grpc"
@@ -93,7 +94,7 @@ func (w *watch) stream(parent context.Context) error {
 	}
 	for {
 		m, err := s.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return streamEnd(err)
 		}
 		if err != nil {

@@ -284,9 +284,7 @@ func (s *ExecutorSession) send(m *resultMsg) {
 		return
 	}
 	m.ev = ref.ev
-	if !ref.shard.inbox.put(shardMsg{result: m}) {
-		m.reply(0, false)
-	}
+	ref.shard.inbox.put(shardMsg{result: m})
 }
 
 // SetCapacity changes how many orders of a cluster may be outstanding, of all

@@ -61,25 +61,20 @@ type mailbox[T any] struct {
 	activity *activity
 	wake     chan struct{} // one slot
 
-	mu     sync.Mutex // guards what follows
-	queue  []T
-	closed bool
+	mu    sync.Mutex // guards queue
+	queue []T
 }
 
 func newMailbox[T any](a *activity) *mailbox[T] {
 	return &mailbox[T]{activity: a, wake: make(chan struct{}, 1)}
 }
 
-// put queues messages in order and reports whether the mailbox still took them.
-func (m *mailbox[T]) put(msgs ...T) bool {
+// put queues messages in order. When the core has ended nobody reads them any more.
+func (m *mailbox[T]) put(msgs ...T) {
 	if len(msgs) == 0 {
-		return true
+		return
 	}
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return false
-	}
 	m.activity.add(len(msgs))
 	m.queue = append(m.queue, msgs...)
 	m.mu.Unlock()
@@ -87,7 +82,6 @@ func (m *mailbox[T]) put(msgs ...T) bool {
 	case m.wake <- struct{}{}:
 	default:
 	}
-	return true
 }
 
 // take waits for messages and returns all of them; nil when ctx ends. spare is
@@ -111,15 +105,6 @@ func (m *mailbox[T]) take(ctx context.Context, spare []T) []T {
 }
 
 func (m *mailbox[T]) done(n int) { m.activity.done(n) }
-
-// close refuses further messages and drops those still queued.
-func (m *mailbox[T]) close() (dropped []T) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	dropped, m.queue, m.closed = m.queue, nil, true
-	m.activity.done(len(dropped))
-	return dropped
-}
 
 // tryTake returns what is queued without waiting; nil if nothing is.
 func (m *mailbox[T]) tryTake(spare []T) []T {

@@ -19,15 +19,13 @@ type model struct {
 	nodes    map[string]*mNode // as the cluster has them
 	known    map[string]*mSeen // as the service has seen them
 	pods     map[string]*mPod  // by UID, as the cluster has them
-	seenPods map[string]bool   // UIDs that the service has seen since the last list
 
-	paused       bool
-	shadow       bool
-	defaults     map[string]time.Duration
-	noDefaults   bool
-	ignored      map[string]bool
-	reprieves    map[string]time.Time
-	shadowedDues map[string]time.Time
+	paused     bool
+	shadow     bool
+	defaults   map[string]time.Duration
+	noDefaults bool
+	ignored    map[string]bool
+	reprieves  map[string]time.Time
 }
 
 type mTaint struct {

@@ -119,7 +119,7 @@ func (m *merger) take(ev mergeEvent, complete []bool) error {
 	switch {
 	case errors.Is(ev.err, io.EOF):
 		m.open--
-		done = true
+		done, ev.silent = true, true
 	case ev.err != nil:
 		return ev.err
 	case !ev.silent:
@@ -133,7 +133,7 @@ func (m *merger) take(ev mergeEvent, complete []bool) error {
 			}
 		}
 	}
-	if ev.err != nil || ev.silent {
+	if ev.silent {
 		return nil
 	}
 	return m.emit(ev.entry)

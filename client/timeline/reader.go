@@ -102,7 +102,7 @@ func (r *Reader) detect() error {
 	for {
 		b, err := r.buf.Peek(3)
 		if len(b) == 0 {
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				return &Error{Pos: Position{File: r.name}, Reason: "no Kubernetes objects and no timeline lines in it"}
 			}
 			return fmt.Errorf("%s: %w", r.name, err)
@@ -143,7 +143,7 @@ func (r *Reader) lead() int64 { return r.src.lead }
 // nextJSON begins the next JSON value.
 func (r *Reader) nextJSON() error {
 	tok, err := r.json.Token()
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		if r.count == 0 && len(r.skipped) == 0 {
 			return &Error{Pos: Position{File: r.name}, Reason: "no Kubernetes objects and no timeline lines in it"}
 		}
@@ -350,7 +350,7 @@ func (r *Reader) nextYAML() error {
 	r.docs++
 	var v any
 	err := r.yaml.Decode(&v)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		if r.count == 0 && len(r.skipped) == 0 {
 			return &Error{Pos: Position{File: r.name}, Reason: "no Kubernetes objects and no timeline lines in it"}
 		}

@@ -109,7 +109,7 @@ func (a *app) execute(ctx context.Context, f executeFlags) error {
 		err = x.Drain(drainCtx)
 	}
 	cancel()
-	<-ended
+	<-ended //nolint:errcheck // its error is the cancellation's
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("orders were still out after --timeout; the service will send them again")
 	}

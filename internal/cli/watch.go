@@ -84,7 +84,7 @@ func (a *app) watchEvictions(ctx context.Context, f evictionFlags) error {
 		}
 		if err != nil {
 			cancel()
-			<-done
+			<-done //nolint:errcheck // its error is the cancellation's
 			return err
 		}
 	}

@@ -48,7 +48,6 @@ type feed struct {
 	session  *engine.FeedSession
 	sequence uint64
 	synced   bool
-	lost     error
 	batch    []engine.Event
 }
 

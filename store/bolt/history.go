@@ -140,8 +140,8 @@ func newDescent(b *bbolt.Bucket, below history.Position) *descent {
 	for class := range history.Class(history.Classes) {
 		c := b.Cursor()
 		d.cursors[class] = c
-		k, v := c.Seek(codec.HistoryKey(class, below))
-		if k == nil {
+		var k, v []byte
+		if at, _ := c.Seek(codec.HistoryKey(class, below)); at == nil {
 			k, v = c.Last()
 		} else {
 			k, v = c.Prev()

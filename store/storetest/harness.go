@@ -49,7 +49,7 @@ type harness struct {
 func newHarness(t *testing.T, factory Factory) *harness {
 	h := &harness{T: t, ctx: t.Context(), open: factory(t)}
 	h.reopen()
-	t.Cleanup(func() { h.store.Close() })
+	t.Cleanup(func() { _ = h.store.Close() })
 	return h
 }
 
