@@ -1,0 +1,150 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/reprieve-dev/reprieve/client/timeline"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// fileSource is a feeder's source of files and streams. They can be read only
+// once, so it keeps the objects as they stand for the lists after the first.
+type fileSource struct {
+	cluster string
+	follow  bool
+	listed  chan struct{} // closed when the first list is complete, or reading failed
+	wake    chan struct{} // one slot: changes or the end are there
+	once    sync.Once     // closes listed
+
+	mu      sync.Mutex // guards what follows
+	objects map[string]*reprievev1.Event
+	changes []*reprievev1.Event // since the last List began
+	ended   bool
+	err     error
+	nodes   int
+	pods    int
+}
+
+func newFileSource(cluster string, follow bool) *fileSource {
+	return &fileSource{cluster: cluster, follow: follow, listed: make(chan struct{}), wake: make(chan struct{}, 1), objects: map[string]*reprievev1.Event{}}
+}
+
+// read merges the inputs until they end.
+func (s *fileSource) read(ctx context.Context, inputs []timeline.Input, o timeline.MergeOptions) {
+	err := timeline.Merge(ctx, inputs, o, s.take, func() error {
+		s.once.Do(func() { close(s.listed) })
+		return nil
+	})
+	s.mu.Lock()
+	s.ended, s.err = true, err
+	s.mu.Unlock()
+	s.once.Do(func() { close(s.listed) })
+	s.signal()
+}
+
+func (s *fileSource) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take applies one entry.
+func (s *fileSource) take(e timeline.Entry) error {
+	if e.Control != nil && e.Control.Kind != timeline.Synced {
+		return &timeline.Error{Pos: e.Pos, Reason: fmt.Sprintf("control %q is for replay; a feed carries only nodes and pods", e.Control.Kind)}
+	}
+	if e.Cluster != timeline.DefaultCluster && e.Cluster != s.cluster {
+		return &timeline.Error{Pos: e.Pos, Reason: fmt.Sprintf("it is of cluster %q and this feed is for %q", e.Cluster, s.cluster), Hint: "feed one cluster at a time"}
+	}
+	ev := e.Event()
+	if ev == nil {
+		return nil
+	}
+	key := "node/" + e.Node.GetName()
+	if e.Pod != nil {
+		key = "pod/" + podWord(e.Pod.GetNamespace(), e.Pod.GetName())
+	}
+	s.mu.Lock()
+	if ev.GetType() == reprievev1.Event_EVENT_TYPE_DELETE {
+		delete(s.objects, key)
+	} else {
+		s.objects[key] = ev
+	}
+	s.changes = append(s.changes, ev)
+	s.mu.Unlock()
+	s.signal()
+	return nil
+}
+
+// List implements client.Source. Keys sort nodes before pods.
+func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) error) error {
+	select {
+	case <-s.listed:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	if s.err != nil {
+		defer s.mu.Unlock()
+		return s.err
+	}
+	keys := slices.Sorted(maps.Keys(s.objects))
+	list := make([]*reprievev1.Event, 0, len(keys))
+	s.nodes, s.pods = 0, 0
+	for _, k := range keys {
+		ev := s.objects[k]
+		list = append(list, ev)
+		if ev.GetNode() != nil {
+			s.nodes++
+		} else {
+			s.pods++
+		}
+	}
+	s.changes = nil
+	s.mu.Unlock()
+	for _, ev := range list {
+		if err := emit(ev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Watch implements client.Source. It ends with the inputs, unless they are followed.
+func (s *fileSource) Watch(ctx context.Context, emit func(...*reprievev1.Event) error) error {
+	for {
+		s.mu.Lock()
+		changes, ended, err := s.changes, s.ended, s.err
+		s.changes = nil
+		s.mu.Unlock()
+		if len(changes) > 0 {
+			if err := emit(changes...); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if ended && !s.follow {
+			return nil
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// counts are the objects of the last list.
+func (s *fileSource) counts() (nodes, pods int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes, s.pods
+}
