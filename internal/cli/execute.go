@@ -103,7 +103,7 @@ func (a *app) execute(ctx context.Context, f executeFlags) error {
 	drainCtx, stop := context.WithTimeout(runCtx, a.flags.timeout)
 	defer stop()
 	if n := x.Outstanding(); n > 0 && run.answers() {
-		fmt.Fprintf(a.Err, "reprieve: no more orders; waiting for %s that are out\n", plural(uint64(n), "order", "orders"))
+		fmt.Fprintf(a.Err, "reprieve: no more orders; waiting for %s still out\n", plural(uint64(n), "order", "orders"))
 	}
 	if run.answers() {
 		err = x.Drain(drainCtx)

@@ -124,7 +124,7 @@ type fateItem struct {
 
 func (a *app) printFates(fates []replay.Fate) error {
 	items := make([]fateItem, 0, len(fates))
-	t := &table{columns: []column{{"POD", 24}, {"NODE", 10}, {"LEAVES", 0}, {"WHY", 24}}}
+	t := &table{columns: []column{{"POD", 22}, {"NODE", 10}, {"LEAVES", 0}, {"WHY", 36}}}
 	leaving := 0
 	for i := range fates {
 		x := &fates[i]
