@@ -109,13 +109,23 @@ func statusExit(c codes.Code) int {
 // withFields appends the field violations of a bad request to its message.
 func withFields(e *client.Error) string {
 	if len(e.Fields) == 0 {
-		return e.Message
+		return plainDial(e.Message)
 	}
 	fields := make([]string, 0, len(e.Fields))
 	for _, f := range e.Fields {
 		fields = append(fields, f.Field+": "+f.Description)
 	}
 	return e.Message + " (" + strings.Join(fields, ", ") + ")"
+}
+
+// plainDial takes gRPC's wrapping off an error of connecting.
+func plainDial(message string) string {
+	inner, ok := strings.CutPrefix(message, `connection error: desc = "`)
+	if !ok {
+		return message
+	}
+	inner = strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: ")
+	return "cannot connect: " + strings.TrimPrefix(inner, "Error while dialing: ")
 }
 
 func hintFor(e *client.Error) string {

@@ -88,7 +88,7 @@ func TestUnreachable(t *testing.T) {
 	h := newHarness(t)
 	h.lis.Close()
 	code, _, errs := h.run("get", "clusters")
-	if code != exitUnavailable || !strings.HasSuffix(errs, "; is reprieved running there? --server says where to look\n") {
+	if code != exitUnavailable || !strings.HasPrefix(errs, "reprieve: get clusters: cannot connect: ") || !strings.HasSuffix(errs, "; is reprieved running there? --server says where to look\n") {
 		t.Errorf("exit %d, stderr %q", code, errs)
 	}
 }
