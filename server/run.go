@@ -34,14 +34,20 @@ func (s *Service) Run(ctx context.Context) error {
 		defer adminLis.Close()
 	}
 	if err := s.Start(ctx); err != nil {
+		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+			// Asked to stop before it had begun.
+			return nil
+		}
 		return s.startError(err)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.Serve(lis) })
+	admin := "none"
 	if adminLis != nil {
+		admin = adminLis.Addr().String()
 		group.Go(func() error { return s.serveAdmin(adminLis) })
 	}
-	s.deps.Logger.Info("serving", "version", Version(), "listen", lis.Addr().String(), "admin_listen", s.conf.AdminListen,
+	s.deps.Logger.Info("serving", "version", Version(), "listen", lis.Addr().String(), "admin_listen", admin,
 		"data_dir", s.conf.DataDir, "tls", s.conf.TLS.enabled(), "anonymous", s.conf.anonymous())
 	group.Go(func() error {
 		<-ctx.Done()

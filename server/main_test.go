@@ -1,0 +1,129 @@
+package server
+
+import (
+	"bytes"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/store/bolt"
+)
+
+func boltFile(path string, damaged func(string, error)) (engine.Store, error) {
+	return bolt.Open(bolt.Options{Path: path, Damaged: damaged})
+}
+
+// log is what a program writes, with a way to wait for a line.
+type log struct {
+	mu    sync.Mutex // guards buf
+	buf   bytes.Buffer
+	lines chan string
+}
+
+func newLog() *log { return &log{lines: make(chan string, 1000)} }
+
+func (l *log) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines <- string(p)
+	return l.buf.Write(p)
+}
+
+func (l *log) wait(t *testing.T, text string) {
+	t.Helper()
+	for line := range l.lines {
+		if strings.Contains(line, text) {
+			return
+		}
+	}
+}
+
+func (l *log) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+// ports makes a program take any that are free.
+func ports(dir string, more ...string) []string {
+	return append([]string{"--data-dir", dir, "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"}, more...)
+}
+
+func TestMainRunsUntilASignal(t *testing.T) {
+	dir := t.TempDir()
+	signals, out := make(chan os.Signal, 2), newLog()
+	code := make(chan int, 1)
+	go func() { code <- Main(ports(dir), out, out, boltFile, signals, func(int) {}) }()
+	out.wait(t, "msg=serving")
+
+	second := newLog()
+	if c := Main(ports(dir), second, second, boltFile, nil, func(int) {}); c != exitFailed || !strings.Contains(second.String(), "in use by another process") {
+		t.Errorf("a second process on the data folder: %d %s", c, second)
+	}
+	signals <- os.Interrupt
+	if c := <-code; c != exitOK {
+		t.Errorf("exit code %d: %s", c, out)
+	}
+	// The data folder is free again.
+	signals <- os.Interrupt
+	if c := Main(ports(dir, "--log-format", "json"), out, out, boltFile, signals, func(int) {}); c != exitOK {
+		t.Errorf("exit code %d: %s", c, out)
+	}
+}
+
+func TestMainSecondSignalExitsAtOnce(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	open := func(string, func(string, error)) (engine.Store, error) {
+		close(entered)
+		<-leave
+		return nil, os.ErrClosed
+	}
+	signals, exited, code := make(chan os.Signal, 2), make(chan int, 1), make(chan int, 1)
+	go func() {
+		code <- Main(ports(t.TempDir()), newLog(), newLog(), open, signals, func(c int) { exited <- c })
+	}()
+	<-entered
+	signals <- os.Interrupt
+	signals <- os.Interrupt
+	if c := <-exited; c != exitForced {
+		t.Errorf("exit code %d", c)
+	}
+	close(leave)
+	if c := <-code; c != exitFailed {
+		t.Errorf("exit code %d", c)
+	}
+}
+
+func TestMainRefusals(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"port in use":     {[]string{"--data-dir", t.TempDir(), "--listen", lis.Addr().String()}, exitFailed, "is in use by another process"},
+		"unknown flag":    {[]string{"--nonsense"}, exitUsage, "nonsense"},
+		"bad value":       {[]string{"--adopt", "maybe"}, exitUsage, `adopt: "maybe"`},
+		"plaintext":       {[]string{"--listen", ":7443"}, exitUsage, "not on loopback"},
+		"help":            {[]string{"--help"}, exitOK, "-data-dir"},
+		"version":         {[]string{"--version"}, exitOK, "reprieved "},
+		"validate":        {[]string{"--validate-config"}, exitOK, "the configuration is valid"},
+		"validate a bad":  {[]string{"--validate-config", "--log-level", "loud"}, exitUsage, "log_level"},
+		"no config there": {[]string{"--config", "/does/not/exist"}, exitUsage, "/does/not/exist"},
+		"data dir a file": {ports("/dev/null"), exitFailed, "data_dir /dev/null"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := newLog()
+			if c := Main(tc.args, out, out, boltFile, nil, func(int) {}); c != tc.code || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("exit code %d: %s; want %d and %q", c, out, tc.code, tc.want)
+			}
+		})
+	}
+}
