@@ -118,6 +118,7 @@ type rig struct {
 	// those with an order that did not come about.
 	lingering map[string]engine.Outcome
 	failed    map[string]bool
+	restarted bool // since the last list
 	oldTokens []string
 }
 
@@ -170,17 +171,18 @@ func (r *rig) relist() {
 	}
 	r.must(r.d.Synced(r.ctx, cluster))
 	before := r.m.known
+	for uid, o := range r.lingering {
+		if o == engine.OutcomeGone && r.restarted {
+			// Closed before the restart, which remembers nothing of it.
+			delete(r.lingering, uid)
+			delete(r.retryAt, uid)
+		}
+	}
+	r.restarted = false
 	r.m.list()
 	for name, n := range before {
 		if now := r.m.known[name]; now == nil || now.uid != n.uid {
 			r.dropRequests(name)
-		}
-	}
-	for uid, o := range r.lingering {
-		if o == engine.OutcomeGone {
-			// Closed, and looked at anew with the list.
-			delete(r.lingering, uid)
-			delete(r.retryAt, uid)
 		}
 	}
 	r.judge()
@@ -355,6 +357,16 @@ func (r *rig) dropRequests(node string) {
 	for _, p := range r.m.pods {
 		if p.node == node {
 			clear(p.requests)
+			if _, lingers := r.lingering[p.uid]; lingers {
+				// What was to be confirmed is closed.
+				r.lingering[p.uid] = engine.OutcomeGone
+			}
+			if r.out[p.uid].After(r.m.now) {
+				// Called back: after its deadline another eviction begins.
+				r.retryAt[p.uid] = r.out[p.uid]
+				delete(r.attempts, p.uid)
+				delete(r.silent, p.uid)
+			}
 			r.over(p.uid)
 		}
 	}
@@ -443,6 +455,7 @@ func (r *rig) restart() {
 		before := r.open()
 		down := rapid.SampledFrom([]int{0, 1, 30, 400}).Draw(r.T, "down")
 		r.must(r.d.Restart(r.ctx, time.Duration(down)*time.Second))
+		r.restarted = true
 		if after := r.open(); !sameDues(before, after) {
 			r.Fatalf("I2: open before the restart %v, after it %v", describe(before), describe(after))
 		}
@@ -558,7 +571,8 @@ func (r *rig) requestStep(kind string) {
 	if kind == "withdraw" {
 		_, had := p.requests[id]
 		_, err := r.d.Engine().WithdrawEviction(r.ctx, cluster, "backend", p.uid+id)
-		if had && err != nil || !had && err == nil && r.out[p.uid].IsZero() {
+		_, lingers := r.lingering[p.uid]
+		if had != (err == nil) && !lingers && r.out[p.uid].IsZero() {
 			r.Fatalf("withdrawing %s of %s: request there: %t, error: %v", id, p.uid, had, err)
 		}
 		delete(p.requests, id)
@@ -638,7 +652,8 @@ func (r *rig) judgeOrder(o *replay.Order) {
 	if why := r.m.maySend(o.UID); why != "" {
 		r.Fatalf("order of %s at %s: %s", o.UID, o.At, why)
 	}
-	if due, _ := r.m.due(r.m.pods[o.UID]); !due.Equal(epoch.Add(o.Due)) {
+	_, lingers := r.lingering[o.UID]
+	if due, _ := r.m.due(r.m.pods[o.UID]); !lingers && !due.Equal(epoch.Add(o.Due)) {
 		r.Fatalf("order of %s at %s says due %s, it is %s", o.UID, o.At, o.Due, due.Sub(epoch))
 	}
 	if r.out[o.UID].After(r.m.now) {
@@ -758,6 +773,9 @@ func (r *rig) shadowed() {
 	}
 	for uid, p := range r.m.pods {
 		due, leaves := r.m.due(p)
+		if _, lingers := r.lingering[uid]; lingers {
+			continue
+		}
 		if leaves && !due.After(r.m.now) && !r.m.reprieves[uid].After(r.m.now) && !r.out[uid].After(r.m.now) {
 			clear(p.requests)
 		}

@@ -253,7 +253,6 @@ func (s *shard) listed(sc *shardCluster, adopt bool, at time.Time) {
 		n.force = n.inForce()
 		s.storeNode(sc, n)
 		for _, p := range slices.Clone(n.pods) {
-			p.quiet(sc)
 			s.decide(sc, p)
 		}
 		sc.tidy(n)
