@@ -199,7 +199,20 @@ func TestPauseRecallsAndHolds(t *testing.T) {
 	if r := x.recv().GetRecall(); r.GetToken() != o.GetToken() || r.GetReason() != reprievev1.Recall_REASON_PAUSED {
 		t.Fatalf("I7: recall %v", r)
 	}
-	x.answer(o.GetToken(), reprievev1.Outcome_OUTCOME_RECALLED)
+	watch, err := f.query().WatchEvictions(f.ctx, &reprievev1.WatchEvictionsRequest{InitialList: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := x.answer(o.GetToken(), reprievev1.Outcome_OUTCOME_RECALLED); d != reprievev1.ResultAck_DISPOSITION_ACCEPTED {
+		t.Fatalf("result was %v", d)
+	}
+	for held := false; !held; {
+		m, err := watch.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = m.GetChange().GetEviction().GetHold() == reprievev1.HoldReason_HOLD_REASON_PAUSED
+	}
 	r, err := f.admin().ResumeEvictions(f.ctx, &reprievev1.ResumeEvictionsRequest{Cluster: "east", ValidateOnly: true})
 	if err != nil || r.GetReleased() != 1 {
 		t.Fatalf("resume would release %v, %v", r, err)
