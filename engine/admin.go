@@ -177,7 +177,9 @@ func (g *Engine) SetPolicy(ctx context.Context, name string, patch PolicyPatch, 
 	if err != nil {
 		return PolicyStatus{}, err
 	}
-	c.ensure(name)
+	if !validateOnly {
+		c.ensure(name)
+	}
 	impact, err := g.policyImpact(ctx, name, patch, clear, etag)
 	if err != nil {
 		return PolicyStatus{}, err

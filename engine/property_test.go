@@ -776,8 +776,13 @@ func (r *rig) shadowed() {
 		if _, lingers := r.lingering[uid]; lingers {
 			continue
 		}
+		if r.retryAt[uid].After(r.m.now) {
+			// Held back, so nothing has been said of it yet.
+			continue
+		}
 		if leaves && !due.After(r.m.now) && !r.m.reprieves[uid].After(r.m.now) && !r.out[uid].After(r.m.now) {
 			clear(p.requests)
+			r.over(uid)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -238,10 +239,10 @@ func (g *Engine) Get(ctx context.Context, id string) (*EvictionRecord, error) {
 		return rec, err
 	}
 	rec, err = c.store.HistoryEviction(ctx, name, seq)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %q: %w", ErrEvictionUnknown, id, err)
+	if errors.Is(err, ErrNotFound) {
+		return nil, fmt.Errorf("%w: %q", ErrEvictionUnknown, id)
 	}
-	return rec, nil
+	return rec, err
 }
 
 // History returns closed evictions, newest first, from disk.

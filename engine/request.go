@@ -139,7 +139,6 @@ func (s *shard) request(sc *shardCluster, p *pod, r EvictionRequest) error {
 	}
 	list = append(slices.Clone(list), req)
 	if p.ev == nil {
-		p.quiet(sc)
 		s.openRequested(sc, p, list)
 		return nil
 	}
@@ -161,6 +160,10 @@ func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
 	}
 	e := s.opened(sc, p, requestDue(first), Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester})
 	e.more().requests = list
+	if p.rest != nil && p.rest.quietUntil.After(s.now) {
+		// An executor has just reported the pod gone; it is not to be sent for again at once.
+		e.rest.notBefore = p.rest.quietUntil
+	}
 	sc.requested[e] = struct{}{}
 	s.put(sc, e)
 	s.decide(sc, p)

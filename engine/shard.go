@@ -189,7 +189,9 @@ func (s *shard) notify(sc *shardCluster, e *eviction) {
 
 // set moves the eviction to a state and hold, keeping the counts and the set of active ones.
 func (sc *shardCluster) set(e *eviction, state State, hold Hold, until time.Time) {
-	sc.count(e, -1)
+	if e.state != StateUnspecified {
+		sc.count(e, -1)
+	}
 	e.state, e.hold, e.holdUntil = state, hold, until
 	sc.count(e, 1)
 	if state == StateWaiting {
