@@ -78,6 +78,8 @@ func newDispatcher(c *core, cluster string, policy *Policy) *dispatcher {
 
 func (d *dispatcher) run(ctx context.Context) error {
 	defer d.timer.Stop()
+	// A forgotten cluster's dispatcher ends before its core does.
+	defer d.inbox.close()
 	var spare []dispatchMsg
 	for {
 		msgs := d.inbox.take(ctx, spare)

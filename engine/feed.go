@@ -39,6 +39,10 @@ func (c *core) openFeed(hello FeedHello, sink FeedSink) (*FeedSession, FeedWelco
 	cl := c.ensure(hello.Cluster)
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
+	if c.ctx.Err() != nil {
+		// Its sessions have been told already.
+		return nil, FeedWelcome{}, ErrUnavailable
+	}
 	now := c.clock.Now()
 	if cl.rec.UID != "" && cl.rec.UID != hello.ClusterUID {
 		return nil, FeedWelcome{}, fmt.Errorf("%w: %q is bound to %s, the feed is of %s", ErrClusterUID, cl.name, cl.rec.UID, hello.ClusterUID)

@@ -61,20 +61,25 @@ type mailbox[T any] struct {
 	activity *activity
 	wake     chan struct{} // one slot
 
-	mu    sync.Mutex // guards queue
-	queue []T
+	mu     sync.Mutex // guards what follows
+	queue  []T
+	closed bool
 }
 
 func newMailbox[T any](a *activity) *mailbox[T] {
 	return &mailbox[T]{activity: a, wake: make(chan struct{}, 1)}
 }
 
-// put queues messages in order. When the core has ended nobody reads them any more.
+// put queues messages in order. A mailbox that is closed drops them.
 func (m *mailbox[T]) put(msgs ...T) {
 	if len(msgs) == 0 {
 		return
 	}
 	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return
+	}
 	m.activity.add(len(msgs))
 	m.queue = append(m.queue, msgs...)
 	m.mu.Unlock()
@@ -105,6 +110,14 @@ func (m *mailbox[T]) take(ctx context.Context, spare []T) []T {
 }
 
 func (m *mailbox[T]) done(n int) { m.activity.done(n) }
+
+// close drops what is queued and what comes, so that nothing waits for it.
+func (m *mailbox[T]) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.activity.done(len(m.queue))
+	m.queue, m.closed = nil, true
+}
 
 // tryTake returns what is queued without waiting; nil if nothing is.
 func (m *mailbox[T]) tryTake(spare []T) []T {

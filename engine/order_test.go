@@ -247,3 +247,28 @@ func describeOpen(t *testing.T, d *replay.Driver, b *strings.Builder) {
 	}
 	b.WriteString("| ")
 }
+
+// TestForgetClusterLeavesNothingUnderWay forgets a cluster with orders waiting
+// for an executor; the engine must settle, and stop, afterwards.
+func TestForgetClusterLeavesNothingUnderWay(t *testing.T) {
+	ctx := t.Context()
+	d := newDriver(t, mem.New().Open)
+	must(t, d.Apply(ctx, cluster, upsertNode("n", &mNode{uid: "node", taints: []mTaint{{key: "x"}}})))
+	must(t, d.Apply(ctx, cluster, upsertPod(&mPod{namespace: "default", name: "p", uid: "u", node: "n", bound: epoch})))
+	d.SetOutcome(cluster, "default", "p", engine.OutcomeNoAnswer)
+	must(t, d.Synced(ctx, cluster))
+	must(t, d.RunUntil(ctx, time.Second))
+	must(t, d.Engine().ForgetCluster(ctx, cluster))
+	for range 3 {
+		// Timers of what is forgotten must do nothing.
+		must(t, d.RunUntil(ctx, d.Now()+time.Minute))
+	}
+	if _, err := d.Engine().Cluster(ctx, cluster); err == nil {
+		t.Fatal("the forgotten cluster is still there")
+	}
+	page, err := d.Engine().List(ctx, engine.ListQuery{Limit: 10})
+	must(t, err)
+	if len(page.Evictions) != 0 {
+		t.Fatalf("evictions of a forgotten cluster: %v", page.Evictions)
+	}
+}

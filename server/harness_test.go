@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,6 +39,8 @@ type fixture struct {
 	lis  *bufconn.Listener
 	reg  *prometheus.Registry
 	conn *grpc.ClientConn
+	// stop ends the service; the test's end does if nobody did before.
+	stop func()
 }
 
 // memory opens stores over one set of data, as a file would outlive its process.
@@ -47,6 +50,12 @@ func memory() OpenStore {
 }
 
 func newFixture(t *testing.T, open OpenStore, edit func(*Config)) *fixture {
+	t.Helper()
+	return newFixtureAt(t, Deps{Clock: clock.NewReal(), OpenStore: open}, edit)
+}
+
+// newFixtureAt is newFixture on a clock of the test's own.
+func newFixtureAt(t *testing.T, deps Deps, edit func(*Config)) *fixture {
 	t.Helper()
 	conf := DefaultConfig()
 	conf.DataDir = t.TempDir()
@@ -60,7 +69,8 @@ func newFixture(t *testing.T, open OpenStore, edit func(*Config)) *fixture {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	f.ctx = ctx
 	var err error
-	f.svc, err = New(conf, Deps{Clock: clock.NewReal(), OpenStore: open, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Registry: f.reg})
+	deps.Logger, deps.Registry = slog.New(slog.NewTextHandler(io.Discard, nil)), f.reg
+	f.svc, err = New(conf, deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,13 +79,14 @@ func newFixture(t *testing.T, open OpenStore, edit func(*Config)) *fixture {
 	}
 	served := make(chan error, 1)
 	go func() { served <- f.svc.Serve(f.lis) }()
-	t.Cleanup(func() {
+	f.stop = sync.OnceFunc(func() {
 		cancel()
 		f.svc.Stop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(f.stop)
 	f.conn = f.dial(insecure.NewCredentials())
 	return f
 }

@@ -38,6 +38,8 @@ type Deps struct {
 	Logger    *slog.Logger
 	// Registry gets the service's metrics.
 	Registry *prometheus.Registry
+	// Jitter spreads back-offs; nil is the engine's own.
+	Jitter func(time.Duration) time.Duration
 }
 
 // Service is a configured service: engine, gRPC services and what goes with
@@ -76,7 +78,7 @@ func New(conf Config, deps Deps) (*Service, error) {
 		Clock: deps.Clock, Open: s.open, Shards: conf.Shards, ClusterPolicy: policies, HistoryQuotas: conf.History.quotas(),
 		MaxGap: time.Duration(conf.MaxGap), FeedTimeout: time.Duration(conf.FeedTimeout),
 		HeartbeatInterval: time.Duration(conf.FeedTimeout) / 3,
-		Observer:          s.metrics, Logger: deps.Logger, OnHealth: s.onHealth,
+		Observer:          s.metrics, Logger: deps.Logger, OnHealth: s.onHealth, Jitter: deps.Jitter,
 	})
 	deps.Registry.MustRegister(newCollector(s.engine, deps.Clock, deps.Logger))
 	if err := s.buildGRPC(); err != nil {
