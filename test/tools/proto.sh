@@ -17,12 +17,14 @@ case $what in
 generate) bin/buf generate --template proto/buf.gen.yaml ;;
 lint) bin/buf lint ;;
 breaking)
-  # Against the last commit that has the contract; the first one has nothing to break.
-  if git cat-file -e HEAD:buf.yaml 2>/dev/null; then
-    rm -rf build/before && mkdir -p build/before
-    git archive HEAD buf.yaml proto | tar -x -C build/before
-    mkdir -p build/before/build && cp -r build/protovalidate build/before/build/
-    bin/buf breaking --against build/before
+  # Against the last release, or the commit before while there is none. The
+  # underscore keeps the copy's Go files out of ./...
+  base=$(git describe --tags --abbrev=0 2>/dev/null || git rev-parse -q --verify HEAD^ || git rev-parse HEAD)
+  if git cat-file -e "$base:buf.yaml" 2>/dev/null; then
+    rm -rf build/_before && mkdir -p build/_before
+    git archive "$base" buf.yaml proto | tar -x -C build/_before
+    mkdir -p build/_before/build && cp -r build/protovalidate build/_before/build/
+    bin/buf breaking --against build/_before
   fi ;;
 *) echo "proto.sh: unknown command $what" >&2; exit 2 ;;
 esac
