@@ -279,7 +279,8 @@ func fate(e timeline.Entry, nodes map[nodeKey]*engine.Node, taints []Supposition
 			Namespace: p.Namespace, Tolerations: p.Tolerations, Unscheduled: p.Node == "",
 			Terminating: p.Terminating, Finished: p.Finished, Mirror: p.Mirror,
 		},
-		NodeKnown: n != nil, Taints: engine.HypotheticalTaints(there, supposed, Epoch), Policy: policy, Detail: true,
+		// A taint supposed on a node supposes the node: a dump of pods alone has none.
+		NodeKnown: n != nil || len(supposed) > 0, Taints: engine.HypotheticalTaints(there, supposed, Epoch), Policy: policy, Detail: true,
 	})
 	f := Fate{
 		Cluster: e.Cluster, Namespace: p.Namespace, Pod: p.Name, UID: p.UID, Node: p.Node,

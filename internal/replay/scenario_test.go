@@ -62,3 +62,33 @@ func runScenario(t *testing.T, file string, open engine.StoreOpener) {
 		t.Error(line)
 	}
 }
+
+func TestSimulateSupposesTheNodeOfATaint(t *testing.T) {
+	dump := `{"kind":"List","items":[` +
+		`{"kind":"Pod","metadata":{"name":"a","namespace":"d","uid":"1"},"spec":{"nodeName":"n1","tolerations":[{"key":"x","operator":"Exists","tolerationSeconds":30}]}},` +
+		`{"kind":"Pod","metadata":{"name":"b","namespace":"d","uid":"2"},"spec":{"nodeName":"n2"}},` +
+		`{"kind":"Pod","metadata":{"name":"c","namespace":"d","uid":"3"},"spec":{"nodeName":"n1"},"status":{"phase":"Succeeded"}}]}`
+	fates, err := replay.Simulate(replay.SimulateOptions{
+		Sources: []replay.Source{{Name: "dump", R: strings.NewReader(dump)}},
+		Taints:  []replay.Supposition{{Node: "n1", Key: "x"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(fates) != 3 || fates[0].Pod != "a" || fates[0].Verdict != engine.VerdictLeave || fates[0].In != 30*time.Second {
+		t.Fatalf("fates = %+v, want a to leave first, after 30 s", fates)
+	}
+	why := map[string]engine.Exemption{}
+	for _, f := range fates {
+		why[f.Pod] = f.Exempt
+	}
+	if why["b"] != engine.ExemptNodeUnknown || why["c"] != engine.ExemptFinished {
+		t.Fatalf("exemptions = %v", why)
+	}
+	_, err = replay.Simulate(replay.SimulateOptions{
+		Sources: []replay.Source{{Name: "dump", R: strings.NewReader(dump)}}, Taints: []replay.Supposition{{Node: "n9", Key: "x"}},
+	})
+	if err == nil || !strings.Contains(err.Error(), `no node "n9"`) {
+		t.Fatalf("error %v", err)
+	}
+}
