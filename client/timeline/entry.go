@@ -2,7 +2,6 @@ package timeline
 
 import (
 	"fmt"
-	"sync"
 	"time"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -48,7 +47,9 @@ type Entry struct {
 	Node    *reprievev1.Node
 	Pod     *reprievev1.Pod
 	Control *Control
-	// Listed: the object was part of a list or stood alone, not in a watch.
+	// Listed: the object was part of a list, stood alone, or was shown by a
+	// watch's stream before its first event that is not ADDED. In a timeline,
+	// which has times and controls, a line says when the list is complete.
 	Listed bool
 	Pos    Position
 }
@@ -134,6 +135,9 @@ const (
 	DeriveMissingUID
 )
 
+// DefaultMaxObject is the largest line, object or list item that is read, in bytes.
+const DefaultMaxObject = 64 << 20
+
 // Options configure a [Reader].
 type Options struct {
 	MissingUID UIDPolicy
@@ -141,29 +145,6 @@ type Options struct {
 	Warn func(Warning)
 	// UIDs finds one UID under two names over all readers that share it; nil checks one reader.
 	UIDs *UIDs
-}
-
-// UIDs remembers which name a UID was seen under.
-type UIDs struct {
-	mu    sync.Mutex // guards names
-	names map[string]string
-}
-
-// NewUIDs returns an empty memory.
-func NewUIDs() *UIDs { return &UIDs{names: map[string]string{}} }
-
-// see records a UID's name and returns the other name it is known under, if any.
-func (u *UIDs) see(cluster, uid, name string, gone bool) (other string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	key := cluster + "\x00" + uid
-	if was, ok := u.names[key]; ok && was != name {
-		return was
-	}
-	if gone {
-		delete(u.names, key)
-		return ""
-	}
-	u.names[key] = name
-	return ""
+	// MaxObject bounds one line, object or list item, in bytes; zero means [DefaultMaxObject].
+	MaxObject int64
 }

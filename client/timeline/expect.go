@@ -1,9 +1,13 @@
 package timeline
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -34,8 +38,11 @@ func (d *Duration) UnmarshalJSON(b []byte) error {
 		return fmt.Errorf("%s is not a duration such as \"63.5s\"", b)
 	}
 	v, err := time.ParseDuration(s)
+	if err != nil {
+		return fmt.Errorf("%s is not a duration such as \"63.5s\"", b)
+	}
 	*d = Duration(v)
-	return err
+	return nil
 }
 
 // MarshalJSON implements json.Marshaler.
@@ -49,31 +56,49 @@ type SentOrder struct {
 
 // ReadExpectation reads an expectation; unknown fields are errors.
 func ReadExpectation(r io.Reader, name string) (*Expectation, error) {
+	bad := func(reason, hint string) (*Expectation, error) {
+		return nil, &Error{Pos: Position{File: name}, Reason: "not an expectation: " + reason, Hint: hint}
+	}
 	dec := json.NewDecoder(r)
 	dec.DisallowUnknownFields()
 	var e Expectation
 	if err := dec.Decode(&e); err != nil {
-		return nil, &Error{Pos: Position{File: name}, Reason: "not an expectation: " + err.Error(), Hint: "it has name, why, until and evict"}
+		return bad(err.Error(), "it has name, why, until and evict")
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return bad("there is something after its end", "one file has one expectation")
+	}
+	if e.Until <= 0 {
+		return bad("until is missing or not above zero", "until says how long to look, such as \"700s\"")
 	}
 	for i := range e.Evict {
-		if e.Evict[i].Cluster == "" {
-			e.Evict[i].Cluster = DefaultCluster
+		w := &e.Evict[i]
+		if w.Cluster == "" {
+			w.Cluster = DefaultCluster
+		}
+		namespace, pod, ok := strings.Cut(w.Pod, "/")
+		switch {
+		case !ok || namespace == "" || pod == "":
+			return bad(fmt.Sprintf("evict %d: pod %q is not namespace/name", i+1, w.Pod), "")
+		case w.At < 0 || w.Tolerance < 0:
+			return bad(fmt.Sprintf("evict %d: at and tolerance are not below zero", i+1), "")
+		case w.At > e.Until:
+			return bad(fmt.Sprintf("evict %d: at %s is after until %s", i+1, time.Duration(w.At), time.Duration(e.Until)), "")
 		}
 	}
 	return &e, nil
 }
 
-// Compare returns a line for each order that is missing (-) or was not expected
-// (+), in the order of time; nothing if all is as expected.
+// Compare returns a line for each order that was not expected (+), then one for
+// each that is missing (-), both in the order of time; nothing if all is as
+// expected. Orders after Until do not count.
 func (e *Expectation) Compare(orders []SentOrder) []string {
-	missing := make([]bool, len(e.Evict))
-	for i := range missing {
-		missing[i] = true
-	}
 	var diff []string
+	missing := slices.Repeat([]bool{true}, len(e.Evict))
+	orders = slices.SortedStableFunc(slices.Values(orders), func(a, b SentOrder) int { return cmp.Compare(a.At, b.At) })
 	for _, o := range orders {
 		if o.At > time.Duration(e.Until) {
-			continue
+			break
 		}
 		if i := e.find(o, missing); i >= 0 {
 			missing[i] = false
@@ -81,22 +106,33 @@ func (e *Expectation) Compare(orders []SentOrder) []string {
 		}
 		diff = append(diff, fmt.Sprintf("+ at %s: %s %s/%s (uid %s) was ordered", o.At, o.Cluster, o.Namespace, o.Pod, o.UID))
 	}
+	var left []ExpectedOrder
 	for i, m := range missing {
-		if w := &e.Evict[i]; m {
-			diff = append(diff, fmt.Sprintf("- at %s: %s %s (uid %s) was expected, within %s",
-				time.Duration(w.At), w.Cluster, w.Pod, w.UID, time.Duration(w.Tolerance)))
+		if m {
+			left = append(left, e.Evict[i])
 		}
+	}
+	slices.SortStableFunc(left, func(a, b ExpectedOrder) int { return cmp.Compare(a.At, b.At) })
+	for _, w := range left {
+		diff = append(diff, fmt.Sprintf("- at %s: %s %s (uid %s) was expected, within %s",
+			time.Duration(w.At), w.Cluster, w.Pod, w.UID, time.Duration(w.Tolerance)))
 	}
 	return diff
 }
 
+// find returns the expectation that an order meets, -1 if none: of several the
+// one whose time runs out first, so that later orders can meet the others.
 func (e *Expectation) find(o SentOrder, missing []bool) int {
+	found := -1
 	for i := range e.Evict {
 		w := &e.Evict[i]
 		off := o.At - time.Duration(w.At)
-		if missing[i] && w.Cluster == o.Cluster && w.Pod == o.Namespace+"/"+o.Pod && w.UID == o.UID && max(off, -off) <= time.Duration(w.Tolerance) {
-			return i
+		if !missing[i] || w.Cluster != o.Cluster || w.Pod != o.Namespace+"/"+o.Pod || w.UID != o.UID || max(off, -off) > time.Duration(w.Tolerance) {
+			continue
+		}
+		if found < 0 || w.At+w.Tolerance < e.Evict[found].At+e.Evict[found].Tolerance {
+			found = i
 		}
 	}
-	return -1
+	return found
 }

@@ -5,8 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"sync/atomic"
 	"time"
 )
+
+// DefaultSyncedAfter is the silence after which a watch's stream has shown its whole list.
+const DefaultSyncedAfter = 2 * time.Second
 
 // Input is one file or stream of several that make one feed.
 type Input struct {
@@ -17,37 +22,59 @@ type Input struct {
 // MergeOptions configure [Merge].
 type MergeOptions struct {
 	Options
-	// SyncedAfter is the silence after which a watch stream has shown its whole list.
+	// SyncedAfter is the silence after which a watch's stream has shown its whole
+	// list; zero means [DefaultSyncedAfter].
 	SyncedAfter time.Duration
-	// AfterFunc calls f once d has passed, unless stop is called before.
+	// AfterFunc calls f in a goroutine of its own once d has passed, unless stop is
+	// called before. Nil: silence completes no list.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
 }
 
 // Merge reads several inputs side by side, each one resource's list or watch
 // stream, and hands their entries to emit one at a time. When every input is
 // complete it calls synced once: an input is complete at its first entry that is
-// not ADDED, after SyncedAfter of silence, or at its end. It returns when all
-// inputs have ended, with the first error of one, of emit or of synced, or ctx's.
+// not ADDED, after SyncedAfter of silence, or at its end. Silence counts while
+// the input is waited for, not while emit takes its time; that of an input which
+// has shown nothing yet counts from the first entry of another, because until
+// then the programs that write may not have reached their server. Merge returns
+// when all inputs have ended, with the first error of one, of emit or of synced,
+// or ctx's cause. A read that blocks is not waited for: close the inputs.
 func Merge(ctx context.Context, inputs []Input, o MergeOptions, emit func(Entry) error, synced func() error) error {
 	if len(inputs) == 0 {
 		return errors.New("nothing to read")
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	m := &merger{ctx: ctx, opts: o, events: make(chan mergeEvent), open: len(inputs), incomplete: len(inputs), emit: emit, synced: synced}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	m := &merger{
+		ctx: ctx, opts: o, events: make(chan mergeEvent), inputs: make([]inputState, len(inputs)),
+		open: len(inputs), incomplete: len(inputs), emit: emit, synced: synced,
+	}
 	if m.opts.UIDs == nil {
 		m.opts.UIDs = NewUIDs()
+	}
+	if m.opts.SyncedAfter <= 0 {
+		m.opts.SyncedAfter = DefaultSyncedAfter
+	}
+	if warn := m.opts.Warn; warn != nil {
+		var mu sync.Mutex // Lets one reader at a time warn.
+		m.opts.Warn = func(w Warning) {
+			mu.Lock()
+			defer mu.Unlock()
+			warn(w)
+		}
 	}
 	for i := range inputs {
 		go m.read(i, inputs[i])
 	}
-	return m.run(len(inputs))
+	return m.run()
 }
 
 type mergeEvent struct {
-	input  int
-	entry  Entry
+	input int
+	entry Entry
+	// silent: nothing came after the first seen entries.
 	silent bool
+	seen   int64
 	err    error // io.EOF at the end
 }
 
@@ -55,22 +82,45 @@ type merger struct {
 	ctx    context.Context
 	opts   MergeOptions
 	events chan mergeEvent
+	inputs []inputState
 	emit   func(Entry) error
 	synced func() error
 	// open and incomplete count inputs.
 	open, incomplete int
+	started          bool
 }
 
-// read reads one input in a goroutine of its own. One that blocks in a read of a
-// pipe ends when the pipe does; nothing waits for it after ctx has ended.
+type inputState struct {
+	// seen counts what was read, its end included, also while it waits to be taken.
+	seen atomic.Int64
+	// complete is set by run alone.
+	complete atomic.Bool
+}
+
+// read reads one input in a goroutine of its own.
 func (m *merger) read(i int, in Input) {
 	r := NewReader(in.R, in.Name, m.opts.Options)
+	state := &m.inputs[i]
 	for {
+		stop := func() bool { return true }
+		if seen := state.seen.Load(); seen > 0 {
+			stop = m.listen(i, seen)
+		}
 		e, err := r.Next()
+		state.seen.Add(1)
+		stop()
 		if !m.send(mergeEvent{input: i, entry: e, err: err}) || err != nil {
 			return
 		}
 	}
+}
+
+// listen begins to count an input's silence.
+func (m *merger) listen(i int, seen int64) (stop func() bool) {
+	if m.opts.AfterFunc == nil || m.inputs[i].complete.Load() {
+		return func() bool { return true }
+	}
+	return m.opts.AfterFunc(m.opts.SyncedAfter, func() { m.send(mergeEvent{input: i, silent: true, seen: seen}) })
 }
 
 func (m *merger) send(e mergeEvent) bool {
@@ -82,58 +132,60 @@ func (m *merger) send(e mergeEvent) bool {
 	}
 }
 
-func (m *merger) run(n int) error {
-	complete := make([]bool, n)
-	stop := make([]func() bool, n)
+func (m *merger) run() error {
+	var stops []func() bool
 	defer func() {
-		for _, s := range stop {
-			if s != nil {
-				s()
-			}
+		for _, stop := range stops {
+			stop()
 		}
 	}()
 	for m.open > 0 {
+		if m.ctx.Err() != nil {
+			return context.Cause(m.ctx)
+		}
 		var ev mergeEvent
 		select {
 		case ev = <-m.events:
 		case <-m.ctx.Done():
 			return context.Cause(m.ctx)
 		}
-		if s := stop[ev.input]; s != nil && !ev.silent {
-			s()
-		}
-		if err := m.take(ev, complete); err != nil {
+		if err := m.take(ev); err != nil {
 			return err
 		}
-		if !complete[ev.input] && m.opts.AfterFunc != nil {
-			i := ev.input
-			stop[i] = m.opts.AfterFunc(m.opts.SyncedAfter, func() { m.send(mergeEvent{input: i, silent: true}) })
+		if !m.started {
+			m.started = true
+			for i := range m.inputs {
+				if m.inputs[i].seen.Load() == 0 {
+					stops = append(stops, m.listen(i, 0))
+				}
+			}
 		}
 	}
 	return nil
 }
 
 // take handles one event of an input.
-func (m *merger) take(ev mergeEvent, complete []bool) error {
-	done := ev.silent
+func (m *merger) take(ev mergeEvent) error {
+	var done bool
 	switch {
+	case ev.silent:
+		done = m.inputs[ev.input].seen.Load() == ev.seen
 	case errors.Is(ev.err, io.EOF):
 		m.open--
-		done, ev.silent = true, true
+		done = true
 	case ev.err != nil:
 		return ev.err
-	case !ev.silent:
+	default:
 		done = ev.entry.Type != Added
 	}
-	if done && !complete[ev.input] {
-		complete[ev.input] = true
+	if done && m.inputs[ev.input].complete.CompareAndSwap(false, true) {
 		if m.incomplete--; m.incomplete == 0 {
 			if err := m.synced(); err != nil {
 				return fmt.Errorf("end of the list: %w", err)
 			}
 		}
 	}
-	if ev.silent {
+	if ev.err != nil || ev.silent {
 		return nil
 	}
 	return m.emit(ev.entry)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -13,16 +14,19 @@ import (
 
 // object has the fields of a v1 Node or Pod that a feed carries.
 type object struct {
-	Kind     string `json:"kind"`
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	// Message is what an API server's Status says.
+	Message  string `json:"message"`
 	Metadata struct {
 		Name              string            `json:"name"`
 		Namespace         string            `json:"namespace"`
 		UID               string            `json:"uid"`
 		ResourceVersion   string            `json:"resourceVersion"`
 		Labels            map[string]string `json:"labels"`
-		Annotations       map[string]string `json:"annotations"`
-		CreationTimestamp *time.Time        `json:"creationTimestamp"`
-		DeletionTimestamp *time.Time        `json:"deletionTimestamp"`
+		Annotations       annotations       `json:"annotations"`
+		CreationTimestamp instant           `json:"creationTimestamp"`
+		DeletionTimestamp instant           `json:"deletionTimestamp"`
 		OwnerReferences   []struct {
 			APIVersion string `json:"apiVersion"`
 			Kind       string `json:"kind"`
@@ -33,10 +37,10 @@ type object struct {
 	} `json:"metadata"`
 	Spec struct {
 		Taints []struct {
-			Key       string     `json:"key"`
-			Value     string     `json:"value"`
-			Effect    string     `json:"effect"`
-			TimeAdded *time.Time `json:"timeAdded"`
+			Key       string  `json:"key"`
+			Value     string  `json:"value"`
+			Effect    string  `json:"effect"`
+			TimeAdded instant `json:"timeAdded"`
 		} `json:"taints"`
 		Unschedulable bool   `json:"unschedulable"`
 		NodeName      string `json:"nodeName"`
@@ -52,14 +56,14 @@ type object struct {
 		TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds"`
 	} `json:"spec"`
 	Status struct {
-		Phase      string     `json:"phase"`
-		StartTime  *time.Time `json:"startTime"`
+		Phase      string  `json:"phase"`
+		StartTime  instant `json:"startTime"`
 		Conditions []struct {
-			Type               string     `json:"type"`
-			Status             string     `json:"status"`
-			Reason             string     `json:"reason"`
-			LastHeartbeatTime  *time.Time `json:"lastHeartbeatTime"`
-			LastTransitionTime *time.Time `json:"lastTransitionTime"`
+			Type               string  `json:"type"`
+			Status             string  `json:"status"`
+			Reason             string  `json:"reason"`
+			LastHeartbeatTime  instant `json:"lastHeartbeatTime"`
+			LastTransitionTime instant `json:"lastTransitionTime"`
 		} `json:"conditions"`
 	} `json:"status"`
 }
@@ -67,55 +71,148 @@ type object struct {
 // mirrorAnnotation marks the mirror pod of a static pod (Kubernetes core/v1 MirrorPodAnnotationKey).
 const mirrorAnnotation = "kubernetes.io/config.mirror"
 
-// decodeObject reads the fields that a feed carries from one object.
+// annotations keeps of an object's annotations, which can be large, the one that counts.
+type annotations struct {
+	Mirror *string `json:"kubernetes.io/config.mirror"`
+}
+
+// instant is a time of an object, read later so that an error can name its field.
+type instant struct{ raw json.RawMessage }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (i *instant) UnmarshalJSON(b []byte) error {
+	i.raw = append(i.raw[:0], b...)
+	return nil
+}
+
+// instants converts times and keeps the first error.
+type instants struct{ err error }
+
+func (c *instants) at(field string, i instant) *timestamppb.Timestamp {
+	if i.raw == nil || string(i.raw) == "null" {
+		return nil
+	}
+	var t time.Time
+	err := json.Unmarshal(i.raw, &t)
+	// The years are those that the contract takes.
+	if err != nil || t.UTC().Year() < 1 || t.UTC().Year() > 9999 {
+		if c.err == nil {
+			c.err = fmt.Errorf("field %s: %.64s is not a time such as \"2026-01-01T00:00:00Z\"", field, i.raw)
+		}
+		return nil
+	}
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+// decodeObject reads the fields that a feed carries from one object. What is no
+// object gives nil and an error that says what it is; a field of a wrong type
+// gives the rest of the object and an error.
 func decodeObject(raw json.RawMessage) (*object, error) {
+	if what := jsonKind(raw); what != "an object" {
+		return nil, errors.New(what + ", not an object")
+	}
 	var o object
 	if err := json.Unmarshal(raw, &o); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
-			return nil, fmt.Errorf("field %s: a %s cannot be there", wrong.Field, wrong.Value)
+			return &o, fmt.Errorf("field %s: %s is not %s", wrong.Field, wrong.Value, goKind(wrong.Type))
 		}
-		return nil, fmt.Errorf("not a Kubernetes object: %w", err)
+		return &o, err
 	}
 	return &o, nil
 }
 
-func ts(t *time.Time) *timestamppb.Timestamp {
-	if t == nil || t.IsZero() {
-		return nil
+// jsonKind says what a valid JSON value is.
+func jsonKind(raw json.RawMessage) string {
+	if len(raw) == 0 {
+		return "nothing"
 	}
-	return timestamppb.New(*t)
+	switch raw[0] {
+	case '{':
+		return "an object"
+	case '[':
+		return "a list"
+	case '"':
+		return "text"
+	case 't', 'f':
+		return "true or false"
+	case 'n':
+		return "null"
+	}
+	return "a number"
 }
 
-func (o *object) node() *reprievev1.Node {
+// goKind says in a reader's words what a field takes.
+func goKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Int32, reflect.Int64:
+		return "a whole number in range"
+	case reflect.Slice:
+		return "a list"
+	default:
+		return "an object"
+	}
+}
+
+// called is how messages call an object.
+func (o *object) called() string {
+	name := o.Metadata.Name
+	if o.Kind == "Pod" && name != "" {
+		namespace := o.Metadata.Namespace
+		if namespace == "" {
+			namespace = "default"
+		}
+		name = namespace + "/" + name
+	}
+	if name == "" {
+		return o.Kind + " without a name"
+	}
+	return o.Kind + " " + name
+}
+
+func (o *object) node() (*reprievev1.Node, error) {
+	var c instants
 	n := &reprievev1.Node{
 		Name: o.Metadata.Name, Uid: o.Metadata.UID, Labels: o.Metadata.Labels, Unschedulable: o.Spec.Unschedulable,
-		CreationTime: ts(o.Metadata.CreationTimestamp), ResourceVersion: o.Metadata.ResourceVersion,
+		CreationTime: c.at("metadata.creationTimestamp", o.Metadata.CreationTimestamp), ResourceVersion: o.Metadata.ResourceVersion,
 	}
 	for _, t := range o.Spec.Taints {
-		n.Taints = append(n.Taints, &reprievev1.Taint{Key: t.Key, Value: t.Value, Effect: t.Effect, TimeAdded: ts(t.TimeAdded)})
-	}
-	for _, c := range o.Status.Conditions {
-		n.Conditions = append(n.Conditions, &reprievev1.NodeCondition{
-			Type: c.Type, Status: c.Status, Reason: c.Reason,
-			LastHeartbeatTime: ts(c.LastHeartbeatTime), LastTransitionTime: ts(c.LastTransitionTime),
+		n.Taints = append(n.Taints, &reprievev1.Taint{
+			Key: t.Key, Value: t.Value, Effect: t.Effect, TimeAdded: c.at("spec.taints.timeAdded", t.TimeAdded),
 		})
 	}
-	return n
+	for _, s := range o.Status.Conditions {
+		n.Conditions = append(n.Conditions, &reprievev1.NodeCondition{
+			Type: s.Type, Status: s.Status, Reason: s.Reason,
+			LastHeartbeatTime:  c.at("status.conditions.lastHeartbeatTime", s.LastHeartbeatTime),
+			LastTransitionTime: c.at("status.conditions.lastTransitionTime", s.LastTransitionTime),
+		})
+	}
+	return n, c.err
 }
 
-func (o *object) pod() *reprievev1.Pod {
-	_, mirror := o.Metadata.Annotations[mirrorAnnotation]
+func (o *object) pod() (*reprievev1.Pod, error) {
+	var c instants
 	p := &reprievev1.Pod{
 		Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Uid: o.Metadata.UID, NodeName: o.Spec.NodeName,
-		Labels: o.Metadata.Labels, Phase: o.Status.Phase, Mirror: mirror,
-		DeletionTime: ts(o.Metadata.DeletionTimestamp), CreationTime: ts(o.Metadata.CreationTimestamp),
-		StartTime: ts(o.Status.StartTime), Priority: o.Spec.Priority, PriorityClassName: o.Spec.PriorityClassName,
+		Labels: o.Metadata.Labels, Phase: o.Status.Phase, Mirror: o.Metadata.Annotations.Mirror != nil,
+		DeletionTime: c.at("metadata.deletionTimestamp", o.Metadata.DeletionTimestamp),
+		CreationTime: c.at("metadata.creationTimestamp", o.Metadata.CreationTimestamp),
+		StartTime:    c.at("status.startTime", o.Status.StartTime),
+		Priority:     o.Spec.Priority, PriorityClassName: o.Spec.PriorityClassName,
 		TerminationGracePeriodSeconds: o.Spec.TerminationGracePeriodSeconds, ResourceVersion: o.Metadata.ResourceVersion,
 	}
-	for _, c := range o.Status.Conditions {
-		if c.Type == "PodScheduled" && c.Status == "True" {
-			p.ScheduledTime = ts(c.LastTransitionTime)
+	for _, s := range o.Status.Conditions {
+		at := c.at("status.conditions.lastTransitionTime", s.LastTransitionTime)
+		if s.Type == "PodScheduled" && s.Status == "True" {
+			p.ScheduledTime = at
 		}
 	}
 	for _, t := range o.Spec.Tolerations {
@@ -128,5 +225,5 @@ func (o *object) pod() *reprievev1.Pod {
 			ApiVersion: r.APIVersion, Kind: r.Kind, Name: r.Name, Uid: r.UID, Controller: r.Controller,
 		})
 	}
-	return p
+	return p, c.err
 }

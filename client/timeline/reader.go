@@ -7,46 +7,55 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
-	"time"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // Reader reads one input, an entry at a time, as soon as each is complete. It
-// finds the format out by itself.
+// finds the format out by itself. It holds one line, object or list item at a
+// time; of YAML it may hold a document of a megabyte.
 type Reader struct {
 	name string
 	opts Options
-	src  *lineCounter
+	src  *source
 	buf  *bufio.Reader
 
 	json *json.Decoder
-	yaml *yaml.Decoder
-	docs int
+	yaml *yamlSplitter
+	// lead is how many bytes detect took before the decoder began.
+	lead int64
+	// indent is what of it stands before the first character on its line.
+	indent []byte
 
-	// list is the list being read, nil outside one.
+	// list is the object or list being read, nil between two.
 	list *listState
 	// queue has entries that are ready.
 	queue []Entry
-	at    time.Duration
-	count int
-	// Skipped counts objects of kinds that are neither nodes nor pods.
+	times times
+	// found: there was an object, a list or a line.
+	found bool
+	// skipped counts objects of kinds that are neither nodes nor pods.
 	skipped map[string]int
 	failed  error
 }
 
-// listState is a JSON list whose items are read one by one.
+// listState is an object of which the fields are read one by one, so that the
+// items of a list need not be held.
 type listState struct {
 	fields map[string]json.RawMessage
-	items  bool
-	inside bool
-	// bare are items without a kind of their own: the list's kind, which may come last, says what they are.
-	bare []rawAt
+	pos    Position
+	// items: it has items, which makes it a list; inside: they are being read.
+	items, inside bool
+	// count is how many items were read.
+	count int
+	// bare are items without a kind of their own, of a list whose kind comes after them.
+	bare []bareItem
 }
 
-type rawAt struct {
-	raw json.RawMessage
+type bareItem struct {
+	o   *object
+	err error
 	pos Position
 }
 
@@ -58,15 +67,18 @@ func NewReader(r io.Reader, name string, opts Options) *Reader {
 	if opts.Warn == nil {
 		opts.Warn = func(Warning) {}
 	}
-	src := &lineCounter{r: r}
+	if opts.MaxObject <= 0 {
+		opts.MaxObject = DefaultMaxObject
+	}
+	src := &source{r: r, limit: opts.MaxObject}
 	return &Reader{name: name, opts: opts, src: src, buf: bufio.NewReaderSize(src, 64<<10), skipped: map[string]int{}}
 }
 
-// Skipped returns how many objects of each other kind were passed over.
-func (r *Reader) Skipped() map[string]int { return r.skipped }
+// Skipped returns how many objects of each other kind were passed over so far.
+func (r *Reader) Skipped() map[string]int { return maps.Clone(r.skipped) }
 
 // Next returns the next entry, or io.EOF at the end. Any other error is an
-// [*Error] or the input's own, and final.
+// [*Error] or wraps the input's own; all are final.
 func (r *Reader) Next() (Entry, error) {
 	for {
 		if len(r.queue) > 0 {
@@ -79,372 +91,232 @@ func (r *Reader) Next() (Entry, error) {
 		}
 		if err := r.advance(); err != nil {
 			r.failed = err
+			r.warnOfSkipped()
 		}
 	}
 }
 
-// advance reads a little more: one document, or one item of a list.
+// warnOfSkipped tells once what was passed over.
+func (r *Reader) warnOfSkipped() {
+	if len(r.skipped) == 0 {
+		return
+	}
+	total, kinds := 0, make([]string, 0, len(r.skipped))
+	for _, k := range slices.Sorted(maps.Keys(r.skipped)) {
+		total += r.skipped[k]
+		kinds = append(kinds, fmt.Sprintf("%s %d", k, r.skipped[k]))
+	}
+	r.opts.Warn(Warning{
+		Pos:  Position{File: r.name},
+		Text: fmt.Sprintf("passed over %d that are neither nodes nor pods: %s", total, strings.Join(kinds, ", ")),
+	})
+}
+
+// advance reads a little more: one document, one field or one item of a list.
 func (r *Reader) advance() error {
-	if r.json == nil && r.yaml == nil {
+	switch {
+	case r.json == nil && r.yaml == nil:
 		return r.detect()
-	}
-	if r.yaml != nil {
+	case r.yaml != nil:
 		return r.nextYAML()
-	}
-	if r.list != nil {
-		return r.nextItem()
+	case r.list != nil:
+		return r.nextField()
 	}
 	return r.nextJSON()
 }
 
-// detect looks at the first character that counts.
+// detect finds the format out by the first character that counts.
 func (r *Reader) detect() error {
 	for {
-		b, err := r.buf.Peek(3)
+		b, err := r.buf.Peek(1)
 		if len(b) == 0 {
 			if errors.Is(err, io.EOF) {
-				return &Error{Pos: Position{File: r.name}, Reason: "no Kubernetes objects and no timeline lines in it"}
+				return r.end()
 			}
-			return fmt.Errorf("%s: %w", r.name, err)
+			return r.inputError(err)
 		}
-		if bytes.Equal(b, []byte("\xef\xbb\xbf")) {
-			r.src.lead += 3
-			_, _ = r.buf.Discard(3)
-			continue
+		if b[0] == 0xef && r.lead == 0 {
+			// A byte order mark says nothing in UTF-8.
+			if b, _ = r.buf.Peek(3); bytes.Equal(b, []byte("\xef\xbb\xbf")) {
+				r.take(3)
+				continue
+			}
 		}
 		switch c := b[0]; {
 		case c == ' ' || c == '\n' || c == '\r' || c == '\t':
-			r.src.lead++
-			_, _ = r.buf.Discard(1)
+			r.take(1)
+			if r.indent = append(r.indent, c); c == '\n' {
+				r.indent = nil
+			}
 			continue
 		case c == '{' || c == '[':
 			r.json = json.NewDecoder(r.buf)
-		case c == '<':
-			return &Error{Pos: Position{File: r.name, Line: 1}, Reason: "this is HTML or XML, not Kubernetes objects"}
-		case c < ' ' || c > 0x7e && c < 0xc0:
-			return &Error{Pos: Position{File: r.name, Line: 1}, Reason: "this is not text"}
-		default:
-			r.yaml = yaml.NewDecoder(r.buf)
+			return nil
 		}
-		return nil
+		return r.detectOther(b[0])
 	}
 }
 
-func (r *Reader) pos() Position {
-	if r.yaml != nil {
-		return Position{File: r.name, Document: r.docs}
-	}
-	return Position{File: r.name, Line: r.src.line(r.json.InputOffset() + r.lead())}
+func (r *Reader) take(n int) {
+	_, _ = r.buf.Discard(n) // It was peeked at, so it is there.
+	r.lead += int64(n)
+	r.src.done(r.lead)
 }
 
-// lead is how many bytes detect took before the decoder began.
-func (r *Reader) lead() int64 { return r.src.lead }
-
-// nextJSON begins the next JSON value.
-func (r *Reader) nextJSON() error {
-	tok, err := r.json.Token()
-	if errors.Is(err, io.EOF) {
-		if r.count == 0 && len(r.skipped) == 0 {
-			return &Error{Pos: Position{File: r.name}, Reason: "no Kubernetes objects and no timeline lines in it"}
-		}
-		return io.EOF
-	}
-	if err != nil {
-		return r.syntax(err)
-	}
-	if tok != json.Delim('{') {
-		return &Error{Pos: r.pos(), Reason: fmt.Sprintf("not a Kubernetes object: it begins with %v", tok), Hint: "an object begins with {"}
-	}
-	r.list = &listState{fields: map[string]json.RawMessage{}}
-	return nil
-}
-
-// nextItem reads one field of the object begun, or one item of its items.
-func (r *Reader) nextItem() error {
-	l := r.list
-	if l.inside {
-		if r.json.More() {
-			return r.item()
-		}
-		l.inside = false
-		_, err := r.json.Token() // ]
-		return r.syntax(err)
-	}
-	if !r.json.More() {
-		r.list = nil
-		if _, err := r.json.Token(); err != nil { // }
-			return r.syntax(err)
-		}
-		return r.whole(l)
-	}
-	tok, err := r.json.Token()
-	if err != nil {
-		return r.syntax(err)
-	}
-	key, _ := tok.(string)
-	if _, twice := l.fields[key]; twice {
-		return &Error{Pos: r.pos(), Reason: fmt.Sprintf("field %q is there twice", key)}
-	}
-	if key == "items" {
-		return r.openItems()
-	}
-	var raw json.RawMessage
-	if err := r.json.Decode(&raw); err != nil {
-		return r.syntax(err)
-	}
-	l.fields[key] = raw
-	return nil
-}
-
-func (r *Reader) openItems() error {
-	tok, err := r.json.Token()
-	if err != nil {
-		return r.syntax(err)
-	}
-	r.list.items = true
-	switch tok {
-	case nil:
-		return nil
-	case json.Delim('['):
-		r.list.inside = true
-		return nil
-	}
-	return &Error{Pos: r.pos(), Reason: "items is not a list"}
-}
-
-func (r *Reader) item() error {
-	var raw json.RawMessage
-	if err := r.json.Decode(&raw); err != nil {
-		return r.syntax(err)
-	}
-	o, err := decodeObject(raw)
-	if err != nil {
-		return &Error{Pos: r.pos(), Reason: err.Error()}
-	}
-	if o.Kind == "" {
-		r.list.bare = append(r.list.bare, rawAt{raw, r.pos()})
-		return nil
-	}
-	return r.emit(o, Entry{Type: Added, Listed: true, Pos: r.pos()})
-}
-
-// syntax turns a decoder's error into one that says where and what to do.
-func (r *Reader) syntax(err error) error {
-	if err == nil {
-		return nil
-	}
-	out := &Error{Pos: r.pos(), Reason: "not JSON: " + err.Error()}
-	var syn *json.SyntaxError
+// detectOther deals with an input that does not begin as JSON.
+func (r *Reader) detectOther(c byte) error {
+	pos := Position{File: r.name, Line: r.src.line(r.lead)}
 	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		out.Reason, out.Hint = "the JSON ends in the middle of an object", "the file was cut off; write it again"
-	case strings.Contains(err.Error(), "colon") || strings.Contains(err.Error(), "'='"):
-		out.Hint = "this looks like a Ruby hash; write the objects with kubectl get -o json"
-	case !errors.As(err, &syn) && r.src.failed != nil:
-		return fmt.Errorf("%s: %w", r.name, err)
+	case c == '<':
+		return &Error{Pos: pos, Reason: "this is HTML or XML, not Kubernetes objects"}
+	case c >= 0xfe:
+		return &Error{Pos: pos, Reason: "this is UTF-16, not UTF-8", Hint: "write it again as UTF-8"}
+	case c == 0x1f:
+		return &Error{Pos: pos, Reason: "this is not text", Hint: "if it is compressed, decompress it first"}
+	case c < ' ' || c > 0x7e && c < 0xc0:
+		return &Error{Pos: pos, Reason: "this is not text"}
 	}
-	return out
+	r.yaml = &yamlSplitter{buf: r.buf, line: pos.Line - 1, from: pos.Line - 1, consumed: r.lead, chunk: r.indent}
+	return nil
 }
 
-// whole interprets a complete JSON object.
+// end is what the end of the input means.
+func (r *Reader) end() error {
+	if !r.found {
+		return &Error{Pos: Position{File: r.name}, Reason: "no Kubernetes objects and no timeline lines in it"}
+	}
+	return io.EOF
+}
+
+// inputError is an error of the input itself, not of what is in it.
+func (r *Reader) inputError(err error) error { return fmt.Errorf("%s: %w", r.name, err) }
+
+// whole interprets a complete object: a line, a list whose items have been
+// read, or a Kubernetes object.
 func (r *Reader) whole(l *listState) error {
-	pos := r.pos()
-	var kind string
-	_ = json.Unmarshal(l.fields["kind"], &kind)
+	r.found = true
+	var kind, version string
+	if err := text(l.fields, "kind", &kind); err != nil {
+		return &Error{Pos: l.pos, Reason: "not a Kubernetes object: " + err.Error()}
+	}
+	if err := text(l.fields, "apiVersion", &version); err != nil {
+		return &Error{Pos: l.pos, Reason: "not a Kubernetes object: " + err.Error()}
+	}
 	switch {
 	case l.items:
-		r.count++
-		for _, b := range l.bare {
-			if err := r.bareItem(b, kind); err != nil {
-				return err
-			}
-		}
-		return nil
-	case l.fields["control"] != nil || l.fields["type"] != nil || l.fields["object"] != nil || l.fields["at"] != nil:
-		return r.line(l.fields, pos)
+		return r.listEnd(l, kind, version)
+	case isLine(l.fields):
+		return r.line(l.fields, l.pos)
 	case l.fields["Items"] != nil:
-		return &Error{Pos: pos, Reason: "the list has Items in capitals, as old versions of kubectl wrote it", Hint: "write it again with a current kubectl"}
+		return &Error{Pos: l.pos, Reason: "the list has Items in capitals, as old versions of kubectl wrote it", Hint: "write it again with a current kubectl"}
 	case kind == "":
-		return &Error{Pos: pos, Reason: "not a Kubernetes object: it has no kind", Hint: "kubectl get -o json writes objects that have one"}
-	case strings.HasSuffix(kind, "List"):
-		return &Error{Pos: pos, Reason: kind + " has no items"}
+		return &Error{Pos: l.pos, Reason: "not a Kubernetes object: it has no kind", Hint: "kubectl get -o json writes objects that have one"}
+	case kind == "List" || kind == "NodeList" || kind == "PodList":
+		return &Error{Pos: l.pos, Reason: kind + " has no items"}
 	}
 	raw, err := json.Marshal(l.fields)
 	if err != nil {
-		return &Error{Pos: pos, Reason: err.Error()}
+		return &Error{Pos: l.pos, Reason: "not a Kubernetes object: " + err.Error()}
 	}
 	o, err := decodeObject(raw)
-	if err != nil {
-		return &Error{Pos: pos, Reason: err.Error()}
-	}
-	return r.emit(o, Entry{Type: Added, Listed: true, Pos: pos})
+	return r.emit(o, err, Entry{Type: Added, Listed: true, Pos: l.pos})
 }
 
-// bareItem is an item without kind: the typed list says what it is.
-func (r *Reader) bareItem(b rawAt, listKind string) error {
-	o, err := decodeObject(b.raw)
-	if err != nil {
-		return &Error{Pos: b.pos, Reason: err.Error()}
+// isLine tells a timeline's line or a watch's event from an object: there are
+// kinds that have a field type.
+func isLine(fields map[string]json.RawMessage) bool {
+	if fields["control"] != nil || fields["object"] != nil {
+		return true
 	}
-	o.Kind = strings.TrimSuffix(listKind, "List")
+	return (fields["at"] != nil || fields["type"] != nil) && fields["kind"] == nil && fields["apiVersion"] == nil
+}
+
+// listItem interprets one item of a list.
+func (r *Reader) listItem(raw json.RawMessage, pos Position) error {
+	l := r.list
+	l.count++
+	o, err := decodeObject(raw)
+	if o == nil {
+		return &Error{Pos: pos, Reason: fmt.Sprintf("item %d of the list is %s", l.count, err)}
+	}
 	if o.Kind == "" {
-		return &Error{Pos: b.pos, Reason: "an item has no kind, and neither has its list"}
+		var kind, version string
+		if text(l.fields, "kind", &kind) != nil || text(l.fields, "apiVersion", &version) != nil || kind == "" {
+			// The list's kind, which comes later, says what it is.
+			l.bare = append(l.bare, bareItem{o, err, pos})
+			return nil
+		}
+		return r.bareItem(bareItem{o, err, pos}, kind, version)
 	}
-	return r.emit(o, Entry{Type: Added, Listed: true, Pos: b.pos})
+	return r.emit(o, err, Entry{Type: Added, Listed: true, Pos: pos})
 }
 
-// emit checks an object and queues its entry.
-func (r *Reader) emit(o *object, e Entry) error {
-	r.count++
+// bareItem interprets an item without kind: the typed list says what it is.
+func (r *Reader) bareItem(b bareItem, listKind, listVersion string) error {
+	kind, ok := strings.CutSuffix(listKind, "List")
+	if !ok || kind == "" {
+		return &Error{Pos: b.pos, Reason: "not a Kubernetes object: an item has no kind, and its list does not tell"}
+	}
+	b.o.Kind = kind
+	if b.o.APIVersion == "" {
+		b.o.APIVersion = listVersion
+	}
+	return r.emit(b.o, b.err, Entry{Type: Added, Listed: true, Pos: b.pos})
+}
+
+// listEnd checks a list whose items have been read.
+func (r *Reader) listEnd(l *listState, kind, version string) error {
+	if !strings.HasSuffix(kind, "List") {
+		return &Error{
+			Pos: l.pos, Reason: fmt.Sprintf("not a Kubernetes list: it has items, but kind is %q", kind),
+			Hint: "the kind of a list ends in List",
+		}
+	}
+	for _, b := range l.bare {
+		if err := r.bareItem(b, kind, version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// emit checks an object and queues its entry. bad is what decodeObject found.
+func (r *Reader) emit(o *object, bad error, e Entry) error {
+	r.found = true
+	if o == nil {
+		return &Error{Pos: e.Pos, Reason: "not a Kubernetes object: it is " + bad.Error()}
+	}
 	if e.Cluster == "" {
 		e.Cluster = DefaultCluster
 	}
-	if o.Kind != "Node" && o.Kind != "Pod" {
+	core := o.APIVersion == "" || o.APIVersion == "v1"
+	switch {
+	case core && o.Kind == "Status":
+		return &Error{Pos: e.Pos, Reason: "this is an error of the API server, not an object: " + o.Message}
+	case o.Kind == "Node" && !core, o.Kind == "Pod" && !core:
+		r.skipped[o.Kind+" of "+o.APIVersion]++
+		return nil
+	case o.Kind != "Node" && o.Kind != "Pod":
 		r.skipped[o.Kind]++
 		return nil
-	}
-	if e.Type == Bookmark {
+	case bad != nil:
+		return &Error{Pos: e.Pos, Reason: o.called() + ": " + bad.Error()}
+	case e.Type == Bookmark:
 		r.queue = append(r.queue, e)
 		return nil
 	}
 	if err := r.checkIdentity(o, &e); err != nil {
 		return err
 	}
+	var err error
 	if o.Kind == "Node" {
-		e.Node = o.node()
+		e.Node, err = o.node()
 	} else {
-		e.Pod = o.pod()
+		e.Pod, err = o.pod()
+	}
+	if err != nil {
+		return &Error{Pos: e.Pos, Reason: o.called() + ": " + err.Error()}
 	}
 	r.queue = append(r.queue, e)
 	return nil
-}
-
-// checkIdentity sees to it that an object has a name and a UID of its own.
-func (r *Reader) checkIdentity(o *object, e *Entry) error {
-	m := &o.Metadata
-	if m.Name == "" {
-		return &Error{Pos: e.Pos, Reason: o.Kind + " without metadata.name"}
-	}
-	if o.Kind == "Pod" && m.Namespace == "" {
-		m.Namespace = "default"
-	}
-	name := o.Kind + " " + m.Name
-	if o.Kind == "Pod" {
-		name = "Pod " + m.Namespace + "/" + m.Name
-	}
-	if m.UID == "" {
-		if r.opts.MissingUID == RefuseMissingUID {
-			return &Error{Pos: e.Pos, Reason: name + " has no metadata.uid", Hint: "a UID is what tells a pod from its replacement; feed objects as the API server has them"}
-		}
-		m.UID = strings.ToLower("derived-" + strings.NewReplacer(" ", "-", "/", "-").Replace(name))
-		r.opts.Warn(Warning{Pos: e.Pos, Text: name + " has no metadata.uid; using " + m.UID})
-	}
-	if other := r.opts.UIDs.see(e.Cluster, m.UID, name, e.Type == Deleted); other != "" {
-		return &Error{Pos: e.Pos, Reason: fmt.Sprintf("UID %s is %s and %s", m.UID, other, name), Hint: "a UID has one name for ever; the input mixes clusters or was edited"}
-	}
-	return nil
-}
-
-// nextYAML reads one YAML document.
-func (r *Reader) nextYAML() error {
-	r.docs++
-	var v any
-	err := r.yaml.Decode(&v)
-	if errors.Is(err, io.EOF) {
-		if r.count == 0 && len(r.skipped) == 0 {
-			return &Error{Pos: Position{File: r.name}, Reason: "no Kubernetes objects and no timeline lines in it"}
-		}
-		return io.EOF
-	}
-	if err != nil {
-		return r.yamlError(err)
-	}
-	if v == nil {
-		return nil
-	}
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return &Error{Pos: r.pos(), Reason: "not a Kubernetes object: " + err.Error()}
-	}
-	var fields map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &fields); err != nil {
-		return &Error{Pos: r.pos(), Reason: "not a Kubernetes object", Hint: "a document must have apiVersion, kind and metadata, as kubectl get -o yaml writes them"}
-	}
-	l := &listState{fields: fields}
-	if items, ok := fields["items"]; ok {
-		delete(fields, "items")
-		l.items = true
-		if err := r.yamlItems(items, l); err != nil {
-			return err
-		}
-	}
-	return r.whole(l)
-}
-
-func (r *Reader) yamlItems(raw json.RawMessage, l *listState) error {
-	var items []json.RawMessage
-	if err := json.Unmarshal(raw, &items); err != nil {
-		return &Error{Pos: r.pos(), Reason: "items is not a list"}
-	}
-	for _, it := range items {
-		o, err := decodeObject(it)
-		if err != nil {
-			return &Error{Pos: r.pos(), Reason: err.Error()}
-		}
-		if o.Kind == "" {
-			l.bare = append(l.bare, rawAt{it, r.pos()})
-			continue
-		}
-		if err := r.emit(o, Entry{Type: Added, Listed: true, Pos: r.pos()}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *Reader) yamlError(err error) error {
-	text := strings.TrimPrefix(err.Error(), "yaml: ")
-	out := &Error{Pos: r.pos(), Reason: "not YAML: " + text}
-	switch {
-	case strings.Contains(text, "cannot start any token"), strings.Contains(text, "tab character"):
-		out.Hint = "YAML is indented with spaces, never with tabs"
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		out.Hint = "the file was cut off; write it again"
-	}
-	return out
-}
-
-// lineCounter knows on which line an offset is.
-type lineCounter struct {
-	r        io.Reader
-	read     int64
-	failed   error
-	lead     int64
-	lines    int
-	newlines []int64 // offsets of newlines not yet counted into lines
-}
-
-func (c *lineCounter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	for i, b := range p[:n] {
-		if b == '\n' {
-			c.newlines = append(c.newlines, c.read+int64(i))
-		}
-	}
-	c.read += int64(n)
-	if err != nil && !errors.Is(err, io.EOF) {
-		c.failed = err
-	}
-	return n, err
-}
-
-// line returns the line of an offset; offsets must not go back.
-func (c *lineCounter) line(offset int64) int {
-	i := 0
-	for i < len(c.newlines) && c.newlines[i] < offset {
-		i++
-	}
-	c.lines += i
-	c.newlines = c.newlines[i:]
-	return c.lines + 1
 }
