@@ -186,7 +186,7 @@ func (m *merger) take(ev mergeEvent) error {
 		}
 	}
 	if ev.err != nil || ev.silent {
-		return nil
+		return nil //nolint:nilerr // only io.EOF comes here: an input's end is no fault
 	}
 	return m.emit(ev.entry)
 }

@@ -68,9 +68,6 @@ type object struct {
 	} `json:"status"`
 }
 
-// mirrorAnnotation marks the mirror pod of a static pod (Kubernetes core/v1 MirrorPodAnnotationKey).
-const mirrorAnnotation = "kubernetes.io/config.mirror"
-
 // annotations keeps of an object's annotations, which can be large, the one that counts.
 type annotations struct {
 	Mirror *string `json:"kubernetes.io/config.mirror"`

@@ -244,7 +244,7 @@ func (r *Reader) listItem(raw json.RawMessage, pos Position) error {
 		if text(l.fields, "kind", &kind) != nil || text(l.fields, "apiVersion", &version) != nil || kind == "" {
 			// The list's kind, which comes later, says what it is.
 			l.bare = append(l.bare, bareItem{o, err, pos})
-			return nil
+			return nil //nolint:nilerr // the fault is kept with the item and told when its kind is known
 		}
 		return r.bareItem(bareItem{o, err, pos}, kind, version)
 	}
