@@ -75,14 +75,24 @@ type recorder struct {
 }
 
 type tokenSet struct {
-	mu   sync.Mutex // guards seen
-	seen map[string]bool
+	mu     sync.Mutex // guards what follows
+	seen   map[string]bool
+	before map[string]bool // orders that left before their delivery was seen
 }
 
-func (s *tokenSet) has(token string) bool {
+// left looks at an order at the moment it leaves.
+func (s *tokenSet) left(o replay.Order) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seen[token]
+	if !s.seen[o.Token] {
+		s.before[o.Token] = true
+	}
+}
+
+func (s *tokenSet) early(token string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.before[token]
 }
 
 func (r recorder) Commit(ctx context.Context, b *engine.Batch) error {
@@ -123,7 +133,7 @@ type rig struct {
 }
 
 func runCase(rt *rapid.T, open engine.StoreOpener) {
-	tokens := &tokenSet{seen: map[string]bool{}}
+	tokens := &tokenSet{seen: map[string]bool{}, before: map[string]bool{}}
 	ctx := context.Background()
 	d, err := replay.NewDriver(ctx, func(ctx context.Context) (engine.Store, error) {
 		s, err := open(ctx)
@@ -133,6 +143,7 @@ func runCase(rt *rapid.T, open engine.StoreOpener) {
 		rt.Fatal(err)
 	}
 	defer d.Close(ctx)
+	d.OnOrder = tokens.left
 	r := &rig{
 		T: rt, ctx: ctx, d: d, m: newModel(epoch), tokens: tokens, out: map[string]time.Time{},
 		retryAt: map[string]time.Time{}, attempts: map[string]int{}, silent: map[string]int{},
@@ -646,7 +657,7 @@ func (r *rig) judge() {
 }
 
 func (r *rig) judgeOrder(o *replay.Order) {
-	if !r.tokens.has(o.Token) {
+	if r.tokens.early(o.Token) {
 		r.Fatalf("I1: order of %s at %s left before its delivery was on disk", o.UID, o.At)
 	}
 	if why := r.m.maySend(o.UID); why != "" {

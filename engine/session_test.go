@@ -513,3 +513,57 @@ func TestFeedRules(t *testing.T) {
 		t.Errorf("a lower epoch: %v", err)
 	}
 }
+
+// TestLookAfterTheCommit holds the commit of a delivery back while its reason
+// goes away: when the commit is done, no order may leave.
+func TestLookAfterTheCommit(t *testing.T) {
+	for name, act := range map[string]func(*bench) error{
+		"taint removed": func(b *bench) error {
+			return b.feed.Batch(context.Background(), 4, []engine.Event{upsertNode("n", &mNode{uid: "node"})})
+		},
+		"pod replaced": func(b *bench) error {
+			return b.feed.Batch(context.Background(), 4, []engine.Event{upsertPod(&mPod{namespace: "default", name: "a", uid: "another", node: "n", bound: epoch})})
+		},
+		"paused": func(b *bench) error {
+			_, err := b.eng.Pause(context.Background(), cluster, engine.Pause{Reason: "test"})
+			return err
+		},
+		"feed lost": func(b *bench) error {
+			b.feed.Close()
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan, gate := fault.NewScript(), fault.NewGate()
+			b := newBench(t, fault.New(mem.New().Open, plan))
+			b.attach("x", 5)
+			b.list("a")
+			plan.Add(fault.Step{Op: fault.Commit, Fault: fault.Fault{Effect: fault.Block, Gate: gate}})
+			b.clock.Set(epoch.Add(10 * time.Second))
+			b.clock.Fire()
+			<-gate.Reached()
+			done := make(chan error, 1)
+			go func() { done <- act(b) }()
+			if name != "paused" {
+				must(t, <-done)
+			}
+			// The shards take what came while the commit is held; a query comes after it.
+			for range 3 {
+				_, err := b.eng.Nodes(t.Context(), cluster, true)
+				must(t, err)
+				runtime.Gosched()
+			}
+			gate.Release()
+			if name == "paused" {
+				must(t, <-done)
+			}
+			b.settle()
+			if orders := b.sink.take(); name != "paused" && len(orders) != 0 {
+				t.Fatalf("orders after the reason was gone: %+v", orders)
+			} else if name == "paused" && len(orders) != len(b.sink.recalls) {
+				// The pause may have come after the look; then the order was recalled.
+				t.Fatalf("I7: %d orders, %d recalls", len(orders), len(b.sink.recalls))
+			}
+		})
+	}
+}

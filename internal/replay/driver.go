@@ -39,6 +39,9 @@ type Driver struct {
 
 	// OnEvent, if set, is told what happens to evictions, in order.
 	OnEvent func(Event)
+	// OnOrder, if set, is told of each order at the moment it leaves, from one of
+	// the engine's goroutines.
+	OnOrder func(Order)
 }
 
 type podKey struct{ cluster, namespace, name string }
@@ -125,10 +128,14 @@ func (d *Driver) Order(o engine.Order) bool {
 	if !ok {
 		outcome = engine.OutcomeEvicted
 	}
-	d.orders = append(d.orders, Order{
+	order := Order{
 		Cluster: r.Cluster, Namespace: r.Namespace, Pod: r.Pod, UID: r.UID, Node: r.Node,
 		At: d.Now(), Due: r.Due.Sub(d.start), Outcome: outcome, Record: r, Token: o.Token,
-	})
+	}
+	d.orders = append(d.orders, order)
+	if d.OnOrder != nil {
+		d.OnOrder(order)
+	}
 	if (outcome == engine.OutcomeEvicted || outcome == engine.OutcomeGone) && !d.lingers[podKey{r.Cluster, r.Namespace, r.Pod}] {
 		d.taken = append(d.taken, r)
 	}
