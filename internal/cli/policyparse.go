@@ -153,6 +153,11 @@ func assignRaw(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor, raw
 	if err := protojson.Unmarshal(b, one); err != nil {
 		return errors.New(strings.ReplaceAll(err.Error(), "\u00a0", " "))
 	}
+	if !one.ProtoReflect().Has(fd) {
+		// An empty list: the value to set is that there is none.
+		p.ProtoReflect().Clear(fd)
+		return nil
+	}
 	p.ProtoReflect().Set(fd, one.ProtoReflect().Get(fd))
 	return nil
 }
