@@ -1,0 +1,90 @@
+package clock
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestRealIsMovedByBootTimeOnly steps the wall clock and suspends the machine.
+func TestRealIsMovedByBootTimeOnly(t *testing.T) {
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	wall, boot := start, 100*time.Second
+	c := newReal(func() time.Time { return wall }, func() time.Duration { return boot })
+	wall = wall.Add(-24 * time.Hour)
+	boot += 3 * time.Second
+	if got := c.Now(); !got.Equal(start.Add(3 * time.Second)) {
+		t.Errorf("after a step of the wall clock: %s", got)
+	}
+	if got := c.Drift(); got != -24*time.Hour-3*time.Second {
+		t.Errorf("drift %s", got)
+	}
+	c.Floor(start.Add(time.Second))
+	if got := c.Now(); !got.Equal(start.Add(3 * time.Second)) {
+		t.Errorf("a floor in the past moved the clock to %s", got)
+	}
+	c.Floor(start.Add(time.Hour))
+	boot += time.Second
+	if got := c.Now(); !got.Equal(start.Add(time.Hour + time.Second)) {
+		t.Errorf("after the floor: %s", got)
+	}
+}
+
+// TestRealTimer lets a timer sleep in pieces, as through a suspended machine.
+func TestRealTimer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		var suspended atomic.Int64
+		c := newReal(time.Now, func() time.Duration { return time.Since(begin) + time.Duration(suspended.Load()) })
+		fired := make(chan time.Duration, 10)
+		timer := c.NewTimer(func() { fired <- time.Since(begin) })
+		timer.Reset(c.Now().Add(100 * time.Second))
+		time.Sleep(10 * time.Second)
+		suspended.Store(int64(60 * time.Second))
+		// Looked at again when the first piece is over, after 30 s awake, 10 s before the end.
+		if got := <-fired; got != 40*time.Second {
+			t.Errorf("fired after %s awake, want 40 s and 60 s suspended", got)
+		}
+		timer.Reset(c.Now().Add(time.Second))
+		timer.Reset(c.Now().Add(5 * time.Second))
+		before := time.Since(begin)
+		if got := <-fired; got-before != 5*time.Second {
+			t.Errorf("reset to 5 s fired after %s", got-before)
+		}
+		timer.Reset(c.Now().Add(time.Second))
+		timer.Stop()
+		time.Sleep(time.Minute)
+		if len(fired) != 0 {
+			t.Error("a stopped timer fired")
+		}
+	})
+}
+
+func TestVirtual(t *testing.T) {
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	c := NewVirtual(start)
+	var got []string
+	timer := func(name string) Timer { return c.NewTimer(func() { got = append(got, name) }) }
+	a, b, late := timer("a"), timer("b"), timer("late")
+	b.Reset(start.Add(time.Second))
+	a.Reset(start.Add(time.Second))
+	late.Reset(start.Add(time.Minute))
+	if next, ok := c.Next(); !ok || !next.Equal(start.Add(time.Second)) {
+		t.Fatalf("next %s, %t", next, ok)
+	}
+	c.Set(start.Add(2 * time.Second))
+	if n := c.Fire(); n != 2 || got[0] != "b" || got[1] != "a" {
+		t.Fatalf("fired %d: %v, want b and a in the order of their arming", n, got)
+	}
+	// An instant that has passed means now: it must not look earlier than now.
+	a.Reset(start)
+	if next, _ := c.Next(); !next.Equal(c.Now()) {
+		t.Fatalf("next %s, want now", next)
+	}
+	a.Stop()
+	c.Set(start)
+	if !c.Now().Equal(start.Add(2*time.Second)) || c.Fire() != 0 {
+		t.Fatal("the clock went back, or a stopped timer fired")
+	}
+}
