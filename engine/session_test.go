@@ -110,6 +110,7 @@ func (b *bench) list(pods ...string) {
 
 func (b *bench) advance(d time.Duration) {
 	b.Helper()
+	b.settle()
 	target := b.clock.Now().Add(d)
 	for {
 		next, ok := b.clock.Next()
