@@ -28,10 +28,14 @@ type FeederConfig struct {
 	AgentVersion, KubernetesVersion string
 	// Source gives the events. Required.
 	Source Source
-	// Alive is asked before each heartbeat of a listed cluster, if set. While it
-	// says no, as when the source has lost its API server, no heartbeat is sent,
-	// so that the service does not decide on knowledge that has gone stale.
-	Alive func() bool
+	// Alive is asked before each heartbeat of a synced feed, if set, from the
+	// heartbeat goroutine; calls do not overlap. While it says no, as when the
+	// source has lost its API server, no heartbeat is sent, so that the service
+	// does not decide on knowledge that has gone stale. It may block until all
+	// that was known at the time of the call has been emitted: that is what lets a
+	// heartbeat vouch for everything before it. Its context ends with the stream,
+	// and no heartbeat follows then.
+	Alive func(ctx context.Context) bool
 	// HeldAttempts is how often in a row the service may answer that another
 	// feeder holds the cluster before Run gives up; 0 means that it never does.
 	HeldAttempts int

@@ -3,12 +3,14 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -88,7 +90,7 @@ func TestFeederListsWatchesAndEnds(t *testing.T) {
 		alive.Store(true)
 		var told []bool
 		feeder := newTestFeeder(t, conn, func(c *FeederConfig) {
-			c.Source, c.Alive = src, alive.Load
+			c.Source, c.Alive = src, func(context.Context) bool { return alive.Load() }
 			c.OnSynced = func(s bool) { told = append(told, s) }
 		})
 		done := make(chan error, 1)
@@ -115,6 +117,69 @@ func TestFeederListsWatchesAndEnds(t *testing.T) {
 		}
 		if len(told) != 2 || !told[0] || told[1] {
 			t.Errorf("OnSynced was told %v", told)
+		}
+	})
+}
+
+// TestFeederAliveBlocks checks that a heartbeat follows what Alive waited for, and
+// that Alive's context ends with the stream.
+func TestFeederAliveBlocks(t *testing.T) {
+	var kinds []string
+	f := &fake{feeds: []func(feedServer) error{func(s feedServer) error {
+		var seq uint64
+		if err := errors.Join(welcomeFeed(s, &seq), list(s, &seq, 1)); err != nil {
+			return err
+		}
+		for {
+			m, err := s.Recv()
+			if err != nil {
+				return nil
+			}
+			if m.GetHeartbeat() != nil {
+				kinds = append(kinds, "heartbeat")
+				return status.Error(codes.Unavailable, "enough")
+			}
+			kinds = append(kinds, "batch")
+		}
+	}, func(s feedServer) error {
+		var seq uint64
+		if err := errors.Join(welcomeFeed(s, &seq), list(s, &seq, 1)); err != nil {
+			return err
+		}
+		pass(15 * time.Second)
+		return status.Error(codes.InvalidArgument, "enough for good")
+	}}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		src := &source{size: 1, live: make(chan []*reprievev1.Event)}
+		emitted := make(chan struct{})
+		calls := 0
+		var cause error
+		feeder := newTestFeeder(t, conn, func(c *FeederConfig) {
+			c.Source, c.Alive = src, func(ctx context.Context) bool {
+				if calls++; calls == 1 {
+					<-emitted
+					return true
+				}
+				<-ctx.Done()
+				cause = context.Cause(ctx)
+				return true
+			}
+		})
+		done := make(chan error, 1)
+		go func() { done <- feeder.Run(ctx) }()
+		pass(25 * time.Second)
+		synctest.Wait()
+		src.live <- []*reprievev1.Event{node()}
+		synctest.Wait()
+		close(emitted)
+		if err := <-done; !IsInvalid(err) {
+			t.Errorf("Run: %v", err)
+		}
+		if want := []string{"batch", "heartbeat"}; !slices.Equal(kinds, want) {
+			t.Errorf("the service got %v, want %v", kinds, want)
+		}
+		if calls != 2 || cause == nil {
+			t.Errorf("Alive was called %d times, want 2; its context's end: %v", calls, cause)
 		}
 	})
 }

@@ -183,7 +183,7 @@ func (s *feedSession) heartbeats(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if s.feeder.conf.Alive != nil && s.feeder.Status().Synced && !s.feeder.conf.Alive() {
+		if s.feeder.conf.Alive != nil && s.feeder.Status().Synced && (!s.feeder.conf.Alive(ctx) || ctx.Err() != nil) {
 			continue
 		}
 		if _, err := s.send(ctx, &reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Heartbeat{Heartbeat: &reprievev1.Heartbeat{}}}); err != nil {
