@@ -43,6 +43,10 @@ type FeederConfig struct {
 	// the cluster is live, and with false when it no longer is. Calls do not
 	// overlap; it must not block.
 	OnSynced func(synced bool)
+	// OnMode is called with the cluster's mode after each welcome and whenever the
+	// service says that it has changed. Calls of OnMode and OnSynced do not
+	// overlap; it must not block.
+	OnMode func(mode reprievev1.Mode)
 	// Logger gets what goes wrong and is tried again; nil discards it.
 	Logger *slog.Logger
 }
@@ -88,7 +92,7 @@ type Feeder struct {
 	client reprievev1.FeedServiceClient
 	log    *slog.Logger
 
-	callback sync.Mutex // serialises OnSynced
+	callback sync.Mutex // serialises OnSynced and OnMode
 
 	mu      sync.Mutex // guards what follows
 	running bool
@@ -216,6 +220,18 @@ func (f *Feeder) setSynced(synced bool) {
 	f.mu.Unlock()
 	if changed && f.conf.OnSynced != nil {
 		f.conf.OnSynced(synced)
+	}
+}
+
+// setMode notes the cluster's mode and tells of it.
+func (f *Feeder) setMode(mode reprievev1.Mode) {
+	f.callback.Lock()
+	defer f.callback.Unlock()
+	f.mu.Lock()
+	f.status.Mode = mode
+	f.mu.Unlock()
+	if f.conf.OnMode != nil {
+		f.conf.OnMode(mode)
 	}
 }
 

@@ -77,7 +77,13 @@ func TestFeederListsWatchesAndEnds(t *testing.T) {
 				return nil
 			}
 			if m.GetHeartbeat() != nil {
-				beats++
+				if beats++; beats == 1 {
+					if err := s.Send(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_ModeChanged{
+						ModeChanged: &reprievev1.ModeChanged{Mode: reprievev1.Mode_MODE_SHADOW},
+					}}); err != nil {
+						return err
+					}
+				}
 			}
 			if err := ack(s, m.GetSequence(), false); err != nil {
 				return err
@@ -89,9 +95,11 @@ func TestFeederListsWatchesAndEnds(t *testing.T) {
 		var alive atomic.Bool
 		alive.Store(true)
 		var told []bool
+		var modes []reprievev1.Mode
 		feeder := newTestFeeder(t, conn, func(c *FeederConfig) {
 			c.Source, c.Alive = src, func(context.Context) bool { return alive.Load() }
 			c.OnSynced = func(s bool) { told = append(told, s) }
+			c.OnMode = func(m reprievev1.Mode) { modes = append(modes, m) }
 		})
 		done := make(chan error, 1)
 		go func() { done <- feeder.Run(ctx) }()
@@ -110,6 +118,9 @@ func TestFeederListsWatchesAndEnds(t *testing.T) {
 		synctest.Wait()
 		if st := feeder.Status(); beats != 3 || st.Acked != 11 {
 			t.Errorf("%d heartbeats, want 3 while alive and none after; status %+v", beats, st)
+		}
+		if st := feeder.Status(); st.Mode != reprievev1.Mode_MODE_SHADOW || !slices.Equal(modes, []reprievev1.Mode{reprievev1.Mode_MODE_ENFORCE, reprievev1.Mode_MODE_SHADOW}) {
+			t.Errorf("OnMode was told %v; status %+v", modes, st)
 		}
 		close(src.live)
 		if err := <-done; err != nil {

@@ -105,11 +105,17 @@ func (s *feedSession) open(ctx context.Context) error {
 	if s.limit == 0 {
 		s.limit = defaultBatchEvents
 	}
+	f.welcomed(w)
+	f.setMode(w.GetMode())
+	return nil
+}
+
+// welcomed notes that a stream is open.
+func (f *Feeder) welcomed(w *reprievev1.FeedWelcome) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.status.Connected, f.status.Mode, f.status.ServerVersion = true, w.GetMode(), w.GetServerVersion()
+	f.status.Connected, f.status.ServerVersion = true, w.GetServerVersion()
 	f.status.Sequence = 1
-	return nil
 }
 
 // streamEnd is the error of a stream that ended without one.
@@ -133,6 +139,8 @@ func (s *feedSession) receive() error {
 		case *reprievev1.FeedResponse_ResyncRequired:
 			s.feeder.log.Info("the service asks for a new list", "reason", m.ResyncRequired.GetReason())
 			s.resync()
+		case *reprievev1.FeedResponse_ModeChanged:
+			s.feeder.setMode(m.ModeChanged.GetMode())
 		}
 		// What a later service may say besides is not for this version.
 	}

@@ -45,6 +45,9 @@ type Pod struct {
 	Terminating, Finished, Mirror bool
 	// BoundAt is the binding's time as the object tells it (D8), zero if it tells none.
 	BoundAt time.Time
+	// DisruptionReason is the reason of the pod's condition DisruptionTarget, if
+	// that is True: somebody has marked the pod for removal.
+	DisruptionReason string
 }
 
 // FeedHello opens a feed.
@@ -68,6 +71,8 @@ type FeedSink interface {
 	Ack(sequence uint64, synced bool)
 	// Resync asks for a whole new list, beginning with SyncBegin. Messages before that are dropped.
 	Resync(reason string)
+	// Mode tells the cluster's mode: once before OpenFeed returns, and whenever it changes.
+	Mode(mode Mode)
 	// Ended says that the feed has lost its place: ErrSuperseded, ErrFeedSilent, ErrStopped.
 	Ended(err error)
 }

@@ -161,6 +161,11 @@ func (cl *cluster) reconfigure(r reconfiguration) {
 	cl.dispatcher.inbox.put(dispatchMsg{suspend: 1}, dispatchMsg{policy: &conf.policy})
 	finish := func() {
 		cl.dispatcher.inbox.put(dispatchMsg{suspend: -1})
+		cl.mu.Lock()
+		if cl.session != nil {
+			cl.session.tellMode()
+		}
+		cl.mu.Unlock()
 		if r.then != nil {
 			r.then()
 		}

@@ -23,6 +23,8 @@ type FeedSession struct {
 	over          error
 	blocked       bool
 	entries       []*feedEntry // under way, in order
+	// told is the mode that the feed knows of.
+	told Mode
 }
 
 // feedEntry is a message under way.
@@ -56,7 +58,16 @@ func (c *core) openFeed(hello FeedHello, sink FeedSink) (*FeedSession, FeedWelco
 	f := &FeedSession{cl: cl, sink: sink, hello: hello, window: make(chan struct{}, feedWindow)}
 	cl.session, cl.last, cl.lastMessage = f, hello, now
 	cl.armSilence(now)
-	return f, FeedWelcome{HeartbeatInterval: c.opts.HeartbeatInterval, Mode: cl.conf.policy.Mode}, nil
+	f.tellMode()
+	return f, FeedWelcome{HeartbeatInterval: c.opts.HeartbeatInterval, Mode: f.told}, nil
+}
+
+// tellMode tells the feed of the mode in force, if it knows of another. cl.mu is held.
+func (f *FeedSession) tellMode() {
+	if mode := f.cl.conf.policy.Mode; mode != f.told {
+		f.told = mode
+		f.sink.Mode(mode)
+	}
 }
 
 // admit says whether a new feed may take the place of the last one: a higher

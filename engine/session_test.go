@@ -38,12 +38,20 @@ type sink struct {
 	recalls []engine.RecallOrder
 	resyncs int
 	ended   []error
+	modes   []engine.Mode
 	refuse  bool
 }
 
 func (s *sink) Ack(uint64, bool) {}
 func (s *sink) Resync(string)    { s.mu.Lock(); s.resyncs++; s.mu.Unlock() }
-func (s *sink) Ended(err error)  { s.mu.Lock(); s.ended = append(s.ended, err); s.mu.Unlock() }
+
+func (s *sink) Mode(m engine.Mode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.modes = append(s.modes, m)
+}
+
+func (s *sink) Ended(err error) { s.mu.Lock(); s.ended = append(s.ended, err); s.mu.Unlock() }
 func (s *sink) Recall(r engine.RecallOrder) {
 	s.mu.Lock()
 	s.recalls = append(s.recalls, r)
@@ -455,6 +463,15 @@ func TestPolicyEtagAndImpact(t *testing.T) {
 	}
 	if _, err := b.eng.SetPolicy(ctx, "unknown", enforce, 0, "", true); !errors.Is(err, engine.ErrClusterUnknown) {
 		t.Fatalf("a dry run for an unknown cluster: %v", err)
+	}
+	_, err = b.eng.SetPolicy(ctx, cluster, enforce, 0, st.Etag, false)
+	must(t, err)
+	_, err = b.eng.SetPolicy(ctx, cluster, enforce, 0, "", false)
+	must(t, err)
+	b.sink.mu.Lock()
+	defer b.sink.mu.Unlock()
+	if want := []engine.Mode{engine.ModeEnforce, engine.ModeShadow, engine.ModeEnforce}; !slices.Equal(b.sink.modes, want) {
+		t.Fatalf("the feed was told of the modes %v; want %v", b.sink.modes, want)
 	}
 }
 

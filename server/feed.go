@@ -93,6 +93,8 @@ type feedStream struct {
 	acked chan struct{} // closed and replaced when one is, or when the session is lost
 	// arrivals are the messages that have yet to be acknowledged, in order.
 	arrivals []arrival
+	// mode is what the peer was told last.
+	mode engine.Mode
 }
 
 // arrival is when a message came.
@@ -352,6 +354,20 @@ func (s *feedSink) Resync(reason string) {
 	f.acked = make(chan struct{})
 	f.mu.Unlock()
 	f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_ResyncRequired{ResyncRequired: &reprievev1.ResyncRequired{Reason: reason}}}, nil)
+}
+
+// Mode implements engine.FeedSink. The welcome tells the first one.
+func (s *feedSink) Mode(mode engine.Mode) {
+	f := s.stream
+	f.mu.Lock()
+	told := f.mode
+	f.mode = mode
+	f.mu.Unlock()
+	if told != engine.ModeUnspecified && told != mode {
+		f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_ModeChanged{
+			ModeChanged: &reprievev1.ModeChanged{Mode: reprievev1.Mode(mode)},
+		}}, nil)
+	}
 }
 
 // Ended implements engine.FeedSink. The context's first cause counts.

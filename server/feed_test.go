@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -136,4 +137,24 @@ func TestStopEndsStreams(t *testing.T) {
 		_, err = x.stream.Recv()
 	}
 	wantError(t, err, codes.Unavailable, "STOPPING")
+}
+
+func TestFeedIsToldOfTheMode(t *testing.T) {
+	f := newFixture(t, memory(), nil)
+	x := f.feed(f.ctx, hello("east"))
+	if m := x.recv().GetWelcome().GetMode(); m != reprievev1.Mode_MODE_SHADOW {
+		t.Fatalf("welcome with mode %v", m)
+	}
+	x.list()
+	for _, mode := range []reprievev1.Mode{reprievev1.Mode_MODE_ENFORCE, reprievev1.Mode_MODE_SHADOW} {
+		_, err := f.admin().SetPolicy(f.ctx, &reprievev1.SetPolicyRequest{
+			Cluster: "east", Policy: &reprievev1.ClusterPolicy{Mode: &mode}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"mode"}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m := x.recv(); m.GetModeChanged().GetMode() != mode {
+			t.Fatalf("%v after the mode became %v", m, mode)
+		}
+	}
 }

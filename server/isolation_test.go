@@ -103,6 +103,11 @@ func (f *fixture) ownReadsOnly(t *testing.T) {
 			wantError(t, err, codes.PermissionDenied, "PERMISSION_DENIED")
 		}
 	}
+	if c, err := f.query().GetCluster(f.as("east-agent"), &reprievev1.GetClusterRequest{Cluster: "east"}); err != nil || c.GetCluster().GetName() != "east" {
+		t.Fatalf("east's agent reads its cluster: %v, %v", c, err)
+	}
+	_, err = f.query().GetCluster(f.as("east-agent"), &reprievev1.GetClusterRequest{Cluster: "west"})
+	wantError(t, err, codes.PermissionDenied, "PERMISSION_DENIED")
 	// What does not exist is refused like what does, so that nothing is learned.
 	_, err = f.query().GetCluster(east, &reprievev1.GetClusterRequest{Cluster: "nowhere"})
 	wantError(t, err, codes.PermissionDenied, "PERMISSION_DENIED")

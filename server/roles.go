@@ -16,7 +16,7 @@ const (
 	RoleFeeder Role = "feeder"
 	// RoleExecutor takes orders.
 	RoleExecutor Role = "executor"
-	// RoleAgent is feeder and executor.
+	// RoleAgent is feeder and executor, and follows its clusters.
 	RoleAgent Role = "agent"
 	// RoleRequester requests evictions and reads what becomes of them.
 	RoleRequester Role = "requester"
@@ -37,8 +37,11 @@ func parseRole(s string) (Role, error) {
 }
 
 var (
-	readers    = []Role{RoleViewer, RoleOperator}
-	followers  = []Role{RoleRequester, RoleViewer, RoleOperator}
+	readers   = []Role{RoleViewer, RoleOperator}
+	followers = []Role{RoleRequester, RoleViewer, RoleOperator}
+	// watchers are followers, and agents, which write events on the pods of their
+	// clusters and tell of the clusters' state.
+	watchers   = []Role{RoleAgent, RoleRequester, RoleViewer, RoleOperator}
 	requesters = []Role{RoleRequester, RoleOperator}
 	operators  = []Role{RoleOperator}
 )
@@ -53,9 +56,9 @@ var rolesOf = map[string][]Role{
 	reprievev1.EvictionService_WithdrawEviction_FullMethodName: requesters,
 	reprievev1.QueryService_ListEvictions_FullMethodName:       followers,
 	reprievev1.QueryService_GetEviction_FullMethodName:         followers,
-	reprievev1.QueryService_WatchEvictions_FullMethodName:      followers,
+	reprievev1.QueryService_WatchEvictions_FullMethodName:      watchers,
 	reprievev1.QueryService_ListClusters_FullMethodName:        followers,
-	reprievev1.QueryService_GetCluster_FullMethodName:          followers,
+	reprievev1.QueryService_GetCluster_FullMethodName:          watchers,
 	reprievev1.QueryService_ExplainPod_FullMethodName:          followers,
 	reprievev1.QueryService_ListNodes_FullMethodName:           readers,
 	reprievev1.QueryService_ListReprieves_FullMethodName:       readers,

@@ -208,8 +208,12 @@ func (o *object) pod() (*reprievev1.Pod, error) {
 	}
 	for _, s := range o.Status.Conditions {
 		at := c.at("status.conditions.lastTransitionTime", s.LastTransitionTime)
-		if s.Type == "PodScheduled" && s.Status == "True" {
+		switch {
+		case s.Status != "True":
+		case s.Type == "PodScheduled":
 			p.ScheduledTime = at
+		case s.Type == "DisruptionTarget":
+			p.DisruptionReason, p.DisruptionTime = s.Reason, at
 		}
 	}
 	for _, t := range o.Spec.Tolerations {

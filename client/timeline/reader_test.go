@@ -226,7 +226,7 @@ func TestObjectFields(t *testing.T) {
 {"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"ns","uid":"v","annotations":{"kubernetes.io/config.mirror":"x","other":"y"},"deletionTimestamp":"2026-01-01T00:00:04Z",
 "ownerReferences":[{"apiVersion":"apps/v1","kind":"DaemonSet","name":"d","uid":"w","controller":true}]},
 "spec":{"nodeName":"n","priority":-5,"priorityClassName":"low","terminationGracePeriodSeconds":0,"tolerations":[{"key":"k","operator":"Exists","effect":"NoExecute","tolerationSeconds":9223372036854775807},{"operator":"Exists"}]},
-"status":{"phase":"Running","startTime":"2026-01-01T00:00:05Z","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:09Z"},{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-01T00:00:06Z"}]}}`, timeline.Options{})
+"status":{"phase":"Running","startTime":"2026-01-01T00:00:05Z","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:09Z"},{"type":"PodScheduled","status":"True","lastTransitionTime":"2026-01-01T00:00:06Z"},{"type":"DisruptionTarget","status":"True","reason":"DeletionByTaintManager","lastTransitionTime":"2026-01-01T00:00:07Z"}]}}`, timeline.Options{})
 	if err != nil || len(got) != 2 {
 		t.Fatal(got, err)
 	}
@@ -242,6 +242,7 @@ func TestObjectFields(t *testing.T) {
 		OwnerReferences: []*reprievev1.OwnerReference{{ApiVersion: "apps/v1", Kind: "DaemonSet", Name: "d", Uid: "w", Controller: true}},
 		Tolerations:     []*reprievev1.Toleration{{Key: "k", Operator: "Exists", Effect: "NoExecute", TolerationSeconds: &long}, {Operator: "Exists"}},
 		Priority:        &low, PriorityClassName: "low", TerminationGracePeriodSeconds: &grace,
+		DisruptionReason: "DeletionByTaintManager", DisruptionTime: at(7),
 	}
 	if d := cmp.Diff(node, got[0].Node, protocmp.Transform()) + cmp.Diff(pod, got[1].Pod, protocmp.Transform()); d != "" {
 		t.Fatalf("objects (-want +got):\n%s", d)

@@ -355,6 +355,7 @@ type feedSink struct{ f *feed }
 
 func (feedSink) Ack(uint64, bool) {}
 func (feedSink) Resync(string)    {}
+func (feedSink) Mode(engine.Mode) {}
 func (feedSink) Ended(error)      {}
 
 // flush sends what was collected and waits for it to have its effect.

@@ -47,7 +47,7 @@ func Pod(p *reprievev1.Pod) *engine.Pod {
 		Tolerations: Tolerations(p.GetTolerations()),
 		Terminating: p.GetDeletionTime() != nil,
 		Finished:    p.GetPhase() == string(corev1.PodSucceeded) || p.GetPhase() == string(corev1.PodFailed),
-		Mirror:      p.GetMirror(),
+		Mirror:      p.GetMirror(), DisruptionReason: p.GetDisruptionReason(),
 	}
 	for _, ts := range []*timestamppb.Timestamp{p.GetScheduledTime(), p.GetStartTime(), p.GetCreationTime()} {
 		if ts != nil {

@@ -595,6 +595,7 @@ type FeedResponse struct {
 	//	*FeedResponse_Welcome
 	//	*FeedResponse_Ack
 	//	*FeedResponse_ResyncRequired
+	//	*FeedResponse_ModeChanged
 	Message       isFeedResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -664,6 +665,15 @@ func (x *FeedResponse) GetResyncRequired() *ResyncRequired {
 	return nil
 }
 
+func (x *FeedResponse) GetModeChanged() *ModeChanged {
+	if x != nil {
+		if x, ok := x.Message.(*FeedResponse_ModeChanged); ok {
+			return x.ModeChanged
+		}
+	}
+	return nil
+}
+
 type isFeedResponse_Message interface {
 	isFeedResponse_Message()
 }
@@ -683,11 +693,18 @@ type FeedResponse_ResyncRequired struct {
 	ResyncRequired *ResyncRequired `protobuf:"bytes,3,opt,name=resync_required,json=resyncRequired,proto3,oneof"`
 }
 
+type FeedResponse_ModeChanged struct {
+	// The cluster's mode has changed since the welcome.
+	ModeChanged *ModeChanged `protobuf:"bytes,4,opt,name=mode_changed,json=modeChanged,proto3,oneof"`
+}
+
 func (*FeedResponse_Welcome) isFeedResponse_Message() {}
 
 func (*FeedResponse_Ack) isFeedResponse_Message() {}
 
 func (*FeedResponse_ResyncRequired) isFeedResponse_Message() {}
+
+func (*FeedResponse_ModeChanged) isFeedResponse_Message() {}
 
 // FeedWelcome answers Hello.
 type FeedWelcome struct {
@@ -864,6 +881,52 @@ func (x *ResyncRequired) GetReason() string {
 	return ""
 }
 
+// ModeChanged tells of the cluster's new mode.
+type ModeChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The mode now in force: SHADOW sends nothing.
+	Mode          Mode `protobuf:"varint,1,opt,name=mode,proto3,enum=reprieve.v1.Mode" json:"mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ModeChanged) Reset() {
+	*x = ModeChanged{}
+	mi := &file_reprieve_v1_feed_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ModeChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ModeChanged) ProtoMessage() {}
+
+func (x *ModeChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_feed_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ModeChanged.ProtoReflect.Descriptor instead.
+func (*ModeChanged) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_feed_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ModeChanged) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_UNSPECIFIED
+}
+
 var File_reprieve_v1_feed_proto protoreflect.FileDescriptor
 
 const file_reprieve_v1_feed_proto_rawDesc = "" +
@@ -903,11 +966,12 @@ const file_reprieve_v1_feed_proto_rawDesc = "" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_TYPE_UPSERT\x10\x01\x12\x15\n" +
 	"\x11EVENT_TYPE_DELETE\x10\x02B\b\n" +
-	"\x06object\"\xbd\x01\n" +
+	"\x06object\"\xfc\x01\n" +
 	"\fFeedResponse\x124\n" +
 	"\awelcome\x18\x01 \x01(\v2\x18.reprieve.v1.FeedWelcomeH\x00R\awelcome\x12$\n" +
 	"\x03ack\x18\x02 \x01(\v2\x10.reprieve.v1.AckH\x00R\x03ack\x12F\n" +
-	"\x0fresync_required\x18\x03 \x01(\v2\x1b.reprieve.v1.ResyncRequiredH\x00R\x0eresyncRequiredB\t\n" +
+	"\x0fresync_required\x18\x03 \x01(\v2\x1b.reprieve.v1.ResyncRequiredH\x00R\x0eresyncRequired\x12=\n" +
+	"\fmode_changed\x18\x04 \x01(\v2\x18.reprieve.v1.ModeChangedH\x00R\vmodeChangedB\t\n" +
 	"\amessage\"\xcf\x01\n" +
 	"\vFeedWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12%\n" +
@@ -918,7 +982,9 @@ const file_reprieve_v1_feed_proto_rawDesc = "" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\"(\n" +
 	"\x0eResyncRequired\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason2N\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"4\n" +
+	"\vModeChanged\x12%\n" +
+	"\x04mode\x18\x01 \x01(\x0e2\x11.reprieve.v1.ModeR\x04mode2N\n" +
 	"\vFeedService\x12?\n" +
 	"\x04Feed\x12\x18.reprieve.v1.FeedRequest\x1a\x19.reprieve.v1.FeedResponse(\x010\x01B?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
@@ -935,7 +1001,7 @@ func file_reprieve_v1_feed_proto_rawDescGZIP() []byte {
 }
 
 var file_reprieve_v1_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_reprieve_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_reprieve_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_reprieve_v1_feed_proto_goTypes = []any{
 	(Event_EventType)(0),        // 0: reprieve.v1.Event.EventType
 	(*FeedRequest)(nil),         // 1: reprieve.v1.FeedRequest
@@ -949,11 +1015,12 @@ var file_reprieve_v1_feed_proto_goTypes = []any{
 	(*FeedWelcome)(nil),         // 9: reprieve.v1.FeedWelcome
 	(*Ack)(nil),                 // 10: reprieve.v1.Ack
 	(*ResyncRequired)(nil),      // 11: reprieve.v1.ResyncRequired
-	(*Node)(nil),                // 12: reprieve.v1.Node
-	(*Pod)(nil),                 // 13: reprieve.v1.Pod
-	(*NodeLeaseRenewals)(nil),   // 14: reprieve.v1.NodeLeaseRenewals
-	(*durationpb.Duration)(nil), // 15: google.protobuf.Duration
-	(Mode)(0),                   // 16: reprieve.v1.Mode
+	(*ModeChanged)(nil),         // 12: reprieve.v1.ModeChanged
+	(*Node)(nil),                // 13: reprieve.v1.Node
+	(*Pod)(nil),                 // 14: reprieve.v1.Pod
+	(*NodeLeaseRenewals)(nil),   // 15: reprieve.v1.NodeLeaseRenewals
+	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
+	(Mode)(0),                   // 17: reprieve.v1.Mode
 }
 var file_reprieve_v1_feed_proto_depIdxs = []int32{
 	2,  // 0: reprieve.v1.FeedRequest.hello:type_name -> reprieve.v1.FeedHello
@@ -963,21 +1030,23 @@ var file_reprieve_v1_feed_proto_depIdxs = []int32{
 	5,  // 4: reprieve.v1.FeedRequest.heartbeat:type_name -> reprieve.v1.Heartbeat
 	7,  // 5: reprieve.v1.Batch.events:type_name -> reprieve.v1.Event
 	0,  // 6: reprieve.v1.Event.type:type_name -> reprieve.v1.Event.EventType
-	12, // 7: reprieve.v1.Event.node:type_name -> reprieve.v1.Node
-	13, // 8: reprieve.v1.Event.pod:type_name -> reprieve.v1.Pod
-	14, // 9: reprieve.v1.Event.lease_renewals:type_name -> reprieve.v1.NodeLeaseRenewals
+	13, // 7: reprieve.v1.Event.node:type_name -> reprieve.v1.Node
+	14, // 8: reprieve.v1.Event.pod:type_name -> reprieve.v1.Pod
+	15, // 9: reprieve.v1.Event.lease_renewals:type_name -> reprieve.v1.NodeLeaseRenewals
 	9,  // 10: reprieve.v1.FeedResponse.welcome:type_name -> reprieve.v1.FeedWelcome
 	10, // 11: reprieve.v1.FeedResponse.ack:type_name -> reprieve.v1.Ack
 	11, // 12: reprieve.v1.FeedResponse.resync_required:type_name -> reprieve.v1.ResyncRequired
-	15, // 13: reprieve.v1.FeedWelcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	16, // 14: reprieve.v1.FeedWelcome.mode:type_name -> reprieve.v1.Mode
-	1,  // 15: reprieve.v1.FeedService.Feed:input_type -> reprieve.v1.FeedRequest
-	8,  // 16: reprieve.v1.FeedService.Feed:output_type -> reprieve.v1.FeedResponse
-	16, // [16:17] is the sub-list for method output_type
-	15, // [15:16] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	12, // 13: reprieve.v1.FeedResponse.mode_changed:type_name -> reprieve.v1.ModeChanged
+	16, // 14: reprieve.v1.FeedWelcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	17, // 15: reprieve.v1.FeedWelcome.mode:type_name -> reprieve.v1.Mode
+	17, // 16: reprieve.v1.ModeChanged.mode:type_name -> reprieve.v1.Mode
+	1,  // 17: reprieve.v1.FeedService.Feed:input_type -> reprieve.v1.FeedRequest
+	8,  // 18: reprieve.v1.FeedService.Feed:output_type -> reprieve.v1.FeedResponse
+	18, // [18:19] is the sub-list for method output_type
+	17, // [17:18] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_feed_proto_init() }
@@ -1003,6 +1072,7 @@ func file_reprieve_v1_feed_proto_init() {
 		(*FeedResponse_Welcome)(nil),
 		(*FeedResponse_Ack)(nil),
 		(*FeedResponse_ResyncRequired)(nil),
+		(*FeedResponse_ModeChanged)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1010,7 +1080,7 @@ func file_reprieve_v1_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_feed_proto_rawDesc), len(file_reprieve_v1_feed_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -493,8 +493,13 @@ type Pod struct {
 	TerminationGracePeriodSeconds *int64 `protobuf:"varint,16,opt,name=termination_grace_period_seconds,json=terminationGracePeriodSeconds,proto3,oneof" json:"termination_grace_period_seconds,omitempty"`
 	// metadata.resourceVersion: opaque, kept for messages, decides nothing.
 	ResourceVersion string `protobuf:"bytes,17,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Reason of condition DisruptionTarget with status True, such as
+	// DeletionByTaintManager; empty if the pod has no such condition.
+	DisruptionReason string `protobuf:"bytes,18,opt,name=disruption_reason,json=disruptionReason,proto3" json:"disruption_reason,omitempty"`
+	// lastTransitionTime of that condition.
+	DisruptionTime *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=disruption_time,json=disruptionTime,proto3" json:"disruption_time,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Pod) Reset() {
@@ -646,6 +651,20 @@ func (x *Pod) GetResourceVersion() string {
 	return ""
 }
 
+func (x *Pod) GetDisruptionReason() string {
+	if x != nil {
+		return x.DisruptionReason
+	}
+	return ""
+}
+
+func (x *Pod) GetDisruptionTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DisruptionTime
+	}
+	return nil
+}
+
 // NodeLeaseRenewals names nodes whose Lease was renewed since the last batch.
 // It is taken and counted; node health decides on it where it is switched on.
 type NodeLeaseRenewals struct {
@@ -744,7 +763,8 @@ const file_reprieve_v1_objects_proto_rawDesc = "" +
 	"\x03uid\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x03uid\x12\x1e\n" +
 	"\n" +
 	"controller\x18\x05 \x01(\bR\n" +
-	"controller\"\xf4\b\n" +
+	"controller\"\x8e\n" +
+	"\n" +
 	"\x03Pod\x12'\n" +
 	"\tnamespace\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\tnamespace\x12\x1e\n" +
 	"\x04name\x18\x02 \x01(\tB\n" +
@@ -766,7 +786,9 @@ const file_reprieve_v1_objects_proto_rawDesc = "" +
 	"\bpriority\x18\x0e \x01(\x05H\x00R\bpriority\x88\x01\x01\x128\n" +
 	"\x13priority_class_name\x18\x0f \x01(\tB\b\xbaH\x05r\x03\x18\xfd\x01R\x11priorityClassName\x12L\n" +
 	" termination_grace_period_seconds\x18\x10 \x01(\x03H\x01R\x1dterminationGracePeriodSeconds\x88\x01\x01\x123\n" +
-	"\x10resource_version\x18\x11 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x0fresourceVersion\x1a9\n" +
+	"\x10resource_version\x18\x11 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x0fresourceVersion\x125\n" +
+	"\x11disruption_reason\x18\x12 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x10disruptionReason\x12a\n" +
+	"\x0fdisruption_time\x18\x13 \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\x0edisruptionTime\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
@@ -816,11 +838,12 @@ var file_reprieve_v1_objects_proto_depIdxs = []int32{
 	9,  // 11: reprieve.v1.Pod.creation_time:type_name -> google.protobuf.Timestamp
 	9,  // 12: reprieve.v1.Pod.start_time:type_name -> google.protobuf.Timestamp
 	9,  // 13: reprieve.v1.Pod.scheduled_time:type_name -> google.protobuf.Timestamp
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	9,  // 14: reprieve.v1.Pod.disruption_time:type_name -> google.protobuf.Timestamp
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_objects_proto_init() }
