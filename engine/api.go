@@ -98,6 +98,8 @@ type Order struct {
 	Attempt    uint32
 	EvictionID string
 	Method     Method
+	// BudgetWait is how much longer a disruption budget may refuse; it counts for
+	// MethodEvictThenDelete only, and 0 there means that its time is over.
 	BudgetWait time.Duration
 	// Eviction is the record as committed with this delivery.
 	Eviction *EvictionRecord

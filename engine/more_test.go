@@ -248,3 +248,43 @@ func TestHistoryIsPruned(t *testing.T) {
 		t.Fatalf("%d closed evictions after the quota's age", n)
 	}
 }
+
+// TestBudgetWaitRunsFromTheDueInstant lets a budget refuse: each order has what
+// is left of the wait, and the last back-off ends when the wait does.
+func TestBudgetWaitRunsFromTheDueInstant(t *testing.T) {
+	b := newBench(t, mem.New().Open)
+	x := b.attach("x", 5)
+	b.list("a")
+	method := func(m engine.Method) {
+		_, err := b.eng.SetPolicy(t.Context(), cluster, engine.PolicyPatch{
+			Policy: engine.Policy{Method: m, BudgetWait: 25 * time.Second}, Fields: engine.PolicyMethod | engine.PolicyBudgetWait,
+		}, 0, "", false)
+		must(t, err)
+	}
+	method(engine.MethodEvictThenDelete)
+	b.advance(10 * time.Second)
+	for _, want := range []struct{ after, left time.Duration }{
+		{0, 25 * time.Second},
+		{10 * time.Second, 15 * time.Second},
+		{20 * time.Second, 5 * time.Second},
+		{25 * time.Second, 0},
+		{26 * time.Second, 0},
+	} {
+		b.advance(epoch.Add(10*time.Second + want.after).Sub(b.clock.Now()))
+		orders := b.sink.take()
+		if len(orders) != 1 || orders[0].Method != engine.MethodEvictThenDelete || orders[0].BudgetWait != want.left {
+			t.Fatalf("%s after the due instant: %+v, want one order with %s left", want.after, orders, want.left)
+		}
+		b.answer(x, orders[0].Token, engine.OutcomeBlocked)
+	}
+	method(engine.MethodEvict)
+	b.advance(time.Second)
+	order := b.sink.take()[0]
+	if order.BudgetWait != 0 {
+		t.Fatalf("budget wait of %s for a method that has none", order.BudgetWait)
+	}
+	b.answer(x, order.Token, engine.OutcomeBlocked)
+	if e := b.only(); !e.NotBefore.Equal(b.clock.Now().Add(10 * time.Second)) {
+		t.Fatalf("backs off until %s at %s", e.NotBefore, b.clock.Now())
+	}
+}

@@ -39,7 +39,7 @@ type Policy struct {
 	Burst         int
 	UnlimitedRate bool
 	Method        Method
-	// BudgetWait is how long EVICT_THEN_DELETE waits for the disruption budget.
+	// BudgetWait is how long, from the due instant, EVICT_THEN_DELETE lets a disruption budget refuse.
 	BudgetWait          time.Duration
 	IgnoredTaintKeys    []string
 	ExcludedNamespaces  []string
@@ -117,6 +117,15 @@ func (p Policy) With(patch PolicyPatch) Policy {
 		p.ComparisonOperators = patch.ComparisonOperators
 	}
 	return p
+}
+
+// budgetLeft is how much longer a disruption budget may refuse a pod that fell
+// due at due: 0 if its time is over, or if the method knows no such wait.
+func (p *Policy) budgetLeft(due, now time.Time) time.Duration {
+	if p.Method != MethodEvictThenDelete {
+		return 0
+	}
+	return max(due.Add(p.BudgetWait).Sub(now), 0)
 }
 
 // Merge returns the patch with the fields of next laid over it; clear names

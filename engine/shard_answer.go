@@ -144,7 +144,7 @@ func (s *shard) failed(sc *shardCluster, e *eviction, res Result) {
 	case OutcomeStale:
 		m.notBefore = s.now.Add(staleBackOff)
 	case OutcomeBlocked:
-		m.notBefore = s.now.Add(min(max(res.RetryAfter, minBlockedBackOff), maxBlockedBackOff))
+		m.notBefore = s.now.Add(blockedBackOff(&sc.conf.policy, e.due, s.now, res.RetryAfter))
 	case OutcomeRecalled:
 		// The executor hands it back unasked, as one that drains does.
 		m.notBefore = time.Time{}
@@ -160,6 +160,16 @@ func (s *shard) failed(sc *shardCluster, e *eviction, res Result) {
 		m.notBefore = s.now.Add(s.backOff(e.attempts))
 	}
 	s.dueAgain(sc, e)
+}
+
+// blockedBackOff is the wait after BLOCKED. It does not go beyond the end of
+// the budget's wait, so that the delete that then follows is not late.
+func blockedBackOff(p *Policy, due, now time.Time, asked time.Duration) time.Duration {
+	wait := min(max(asked, minBlockedBackOff), maxBlockedBackOff)
+	if p.Method == MethodEvictThenDelete {
+		wait = max(min(wait, p.budgetLeft(due, now)), lastBlockedBackOff)
+	}
+	return wait
 }
 
 func (s *shard) attempt(sc *shardCluster, e *eviction) {

@@ -15,6 +15,8 @@ const (
 	// staleBackOff and minBlockedBackOff are the waits after STALE and BLOCKED.
 	staleBackOff      = 5 * time.Second
 	minBlockedBackOff = 10 * time.Second
+	// lastBlockedBackOff is the shortest wait after BLOCKED, near the end of the budget's wait or past it.
+	lastBlockedBackOff = time.Second
 	// maxBlockedBackOff bounds what an executor may ask for with retry_after.
 	maxBlockedBackOff = time.Hour
 	// firstBackOff is doubled with each attempt, up to maxBackOff.
@@ -381,9 +383,10 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 		// Before the order leaves: its answer may come at once.
 		m.handed = true
 		lateness := s.now.Sub(e.due)
+		policy := &sc.conf.policy
 		if m.link.session.order(Order{
 			Token: m.delivery.Token, DeadlineIn: m.delivery.Deadline.Sub(s.now), Attempt: e.attempts + 1,
-			EvictionID: EvictionID(sc.name, e.seq()), Method: sc.conf.policy.Method, BudgetWait: sc.conf.policy.BudgetWait,
+			EvictionID: EvictionID(sc.name, e.seq()), Method: policy.Method, BudgetWait: policy.budgetLeft(e.due, s.now),
 			Eviction: e.record(sc.name),
 		}) {
 			s.core.observer.Sent(sc.name, lateness, e.attempts)

@@ -40,3 +40,15 @@ func TestEnums(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgetWaitPresence: an order has a budget wait, zero too, for the method that has one.
+func TestBudgetWaitPresence(t *testing.T) {
+	for method, want := range map[engine.Method]bool{
+		engine.MethodDelete: false, engine.MethodEvict: false, engine.MethodEvictThenDelete: true,
+	} {
+		pod := Order(&engine.Order{Method: method, Eviction: &engine.EvictionRecord{}}).GetEvictPod()
+		if got := pod.GetBudgetWait() != nil; got != want {
+			t.Errorf("%s: budget_wait is there: %v", method, got)
+		}
+	}
+}

@@ -878,7 +878,10 @@ type EvictPod struct {
 	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
 	// How.
 	Method EvictionMethod `protobuf:"varint,6,opt,name=method,proto3,enum=reprieve.v1.EvictionMethod" json:"method,omitempty"`
-	// For EVICT_THEN_DELETE: how long a disruption budget may refuse.
+	// Present if and only if the method is EVICT_THEN_DELETE: how much longer,
+	// from when the order leaves, a disruption budget may refuse. It is what is
+	// left of the policy's budget_wait, which runs from due_time; zero means that
+	// a refusal is followed by a delete at once.
 	BudgetWait *durationpb.Duration `protobuf:"bytes,7,opt,name=budget_wait,json=budgetWait,proto3" json:"budget_wait,omitempty"`
 	// Grace period; absent means the pod's own.
 	GracePeriod *durationpb.Duration `protobuf:"bytes,8,opt,name=grace_period,json=gracePeriod,proto3" json:"grace_period,omitempty"`

@@ -580,7 +580,8 @@ type ClusterPolicy struct {
 	UnlimitedRate *bool `protobuf:"varint,6,opt,name=unlimited_rate,json=unlimitedRate,proto3,oneof" json:"unlimited_rate,omitempty"`
 	// How executors remove pods. Default DELETE.
 	Method *EvictionMethod `protobuf:"varint,7,opt,name=method,proto3,enum=reprieve.v1.EvictionMethod,oneof" json:"method,omitempty"`
-	// How long EVICT_THEN_DELETE lets a disruption budget refuse. Default 5 min.
+	// How long after its due instant EVICT_THEN_DELETE lets a disruption budget
+	// refuse a pod. Default 5 min.
 	BudgetWait *durationpb.Duration `protobuf:"bytes,8,opt,name=budget_wait,json=budgetWait,proto3" json:"budget_wait,omitempty"`
 	// Taint keys that evict nobody.
 	IgnoredTaintKeys []string `protobuf:"bytes,9,rep,name=ignored_taint_keys,json=ignoredTaintKeys,proto3" json:"ignored_taint_keys,omitempty"`
