@@ -37,6 +37,7 @@ func (e *Executor) stream(parent context.Context) (welcomed bool, err error) {
 	if first.GetWelcome() == nil {
 		return false, fmt.Errorf("the service answered hello with %T instead of a welcome", first.GetMessage())
 	}
+	e.welcomed()
 	e.refill()
 	var wg sync.WaitGroup
 	wg.Go(func() { e.send(ctx, cancel, stream) })
@@ -59,6 +60,14 @@ func (e *Executor) stream(parent context.Context) (welcomed bool, err error) {
 			e.extended(m.Extended)
 		}
 	}
+}
+
+// welcomed notes that the service has answered hello.
+func (e *Executor) welcomed() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status.Connected = true
+	e.status.Streams++
 }
 
 // hello names the orders that are still held, so that they are not given out anew.

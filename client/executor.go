@@ -70,10 +70,22 @@ type Executor struct {
 	draining bool
 	closing  bool // drained: orders that still arrive cannot be answered
 	err      error
+	status   ExecutorStatus
 	tasks    map[string]*Task   // by token, until the result is acknowledged
 	active   map[string]uint32  // handlers by cluster
 	queue    map[string][]*Task // beyond capacity, by cluster
 	outbox   []*reprievev1.EvictRequest
+}
+
+// ExecutorStatus is where an executor stands.
+type ExecutorStatus struct {
+	// Connected: the service has answered the stream's hello.
+	Connected bool
+	// Streams is on how many streams the service has answered hello; 0 means that
+	// it was never reached.
+	Streams uint64
+	// LastError is why the last stream ended; nil before the first did.
+	LastError error
 }
 
 // NewExecutor returns an executor that uses conn, usually a [*Conn]. It fails if
@@ -120,6 +132,7 @@ func (e *Executor) Run(ctx context.Context) (err error) {
 			return nil
 		}
 		welcomed, err := e.stream(ctx)
+		e.ended(err)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -168,6 +181,20 @@ func (e *Executor) drained() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.draining && len(e.tasks) == 0
+}
+
+// Status is where the executor stands now.
+func (e *Executor) Status() ExecutorStatus {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.status
+}
+
+// ended notes a stream's end.
+func (e *Executor) ended(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.status.Connected, e.status.LastError = false, err
 }
 
 // Outstanding is how many orders are not yet answered and acknowledged.

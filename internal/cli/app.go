@@ -101,8 +101,9 @@ func newRoot(env *Env) *cobra.Command {
 		Long: `reprieve talks to reprieved, the service that decides which pods must leave a
 node because of its NoExecute taints, and when.
 
-Exit codes: 0 success; 1 failure, or a difference found; 2 wrong usage;
+Exit codes: 0 success; 1 failure, an interrupt, or a difference found; 2 wrong usage;
 3 not found; 4 not allowed or not authenticated; 5 the service is unavailable.
+An interrupt is the ordinary end (0) of a live get -w, execute or feed --follow.
 
 Environment: REPRIEVE_SERVER, REPRIEVE_TOKEN, REPRIEVE_TOKEN_FILE, REPRIEVE_CA,
 REPRIEVE_CERT, REPRIEVE_KEY and REPRIEVE_CLUSTER stand for the flags of those names.`,

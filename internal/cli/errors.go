@@ -30,6 +30,10 @@ func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
 }
 
+// errInterrupted is the end that the user asked for before the command had done
+// its work.
+var errInterrupted = fmt.Errorf("interrupted: %w", context.Canceled)
+
 // silentError ends the program with a code after everything has been said.
 type silentError struct{ code int }
 
@@ -70,6 +74,8 @@ func classify(err error) (code int, why, hint string) {
 	}
 	var usage *usageError
 	switch {
+	case errors.Is(err, context.Canceled):
+		return exitFailure, "interrupted", ""
 	case errors.As(err, &usage):
 		return exitUsage, usage.text, hint
 	case isCobraUsage(err):
@@ -77,11 +83,8 @@ func classify(err error) (code int, why, hint string) {
 	}
 	e, ok := client.FromError(err)
 	if !ok {
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
+		if errors.Is(err, context.DeadlineExceeded) {
 			return exitUnavailable, "no answer within --timeout", hint
-		case errors.Is(err, context.Canceled):
-			return exitFailure, "interrupted", hint
 		}
 		return exitFailure, err.Error(), hint
 	}

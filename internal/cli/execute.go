@@ -44,7 +44,7 @@ answer: 0 EVICTED, 10 GONE, 11 SUPERSEDED, 12 STALE, 13 BLOCKED, 14 DENIED,
 message. A recall ends CMD with SIGTERM. Act on the given UID only.
 
 An interrupt takes no more orders, waits up to --timeout for those that are out, and
-ends; a second one ends at once.`,
+ends with exit code 0, or 1 if the service was never reached; a second one ends at once.`,
 		Example: `  reprieve execute --clusters prod --answer evicted
   reprieve execute --exec 'kubectl delete pod "$REPRIEVE_POD" -n "$REPRIEVE_NAMESPACE" --wait=false'`,
 		Args: cobra.NoArgs,
@@ -100,16 +100,29 @@ func (a *app) execute(ctx context.Context, f executeFlags) error {
 	case <-ctx.Done():
 	case <-run.enough:
 	}
-	drainCtx, stop := context.WithTimeout(runCtx, a.flags.timeout)
-	defer stop()
-	if n := x.Outstanding(); n > 0 && run.answers() {
-		fmt.Fprintf(a.Err, "reprieve: no more orders; waiting for %s still out\n", plural(uint64(n), "order", "orders"))
-	}
-	if run.answers() {
-		err = x.Drain(drainCtx)
+	if x.Status().Streams == 0 {
+		err = errInterrupted
+	} else if run.answers() {
+		err = a.drain(runCtx, x)
 	}
 	cancel()
 	<-ended //nolint:errcheck // its error is the cancellation's
+	return err
+}
+
+// drain waits up to --timeout for the orders that are out. Without any, and
+// without a stream, there is nobody to tell.
+func (a *app) drain(ctx context.Context, x *client.Executor) error {
+	n := x.Outstanding()
+	if n == 0 && !x.Status().Connected {
+		return nil
+	}
+	if n > 0 {
+		fmt.Fprintf(a.Err, "reprieve: no more orders; waiting for %s still out\n", plural(uint64(n), "order", "orders"))
+	}
+	ctx, stop := context.WithTimeout(ctx, a.flags.timeout)
+	defer stop()
+	err := x.Drain(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return errors.New("orders were still out after --timeout; the service will send them again")
 	}

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -42,6 +44,7 @@ type fakeService struct {
 	reprieves []*reprievev1.Reprieve
 	explain   *reprievev1.ExplainPodResponse
 	changes   []*reprievev1.WatchEvictionsResponse
+	live      bool // a watch stays after its changes
 	policy    *reprievev1.ClusterPolicy
 	impact    uint64
 	err       error
@@ -57,6 +60,9 @@ type harness struct {
 	lis   *bufconn.Listener
 	clock *clock.Virtual
 	in    string
+	stdin io.Reader                               // instead of in
+	told  func(text string)                       // is told each write to the output and error output
+	dial  func(context.Context) (net.Conn, error) // instead of the fake's
 	width int
 	tty   bool
 	env   map[string]string
@@ -89,18 +95,50 @@ func (h *harness) run(args ...string) (int, string, string) {
 }
 
 func (h *harness) runContext(ctx context.Context, args ...string) (int, string, string) {
-	var out, errs bytes.Buffer
+	out, errs := &output{told: h.told}, &output{told: h.told}
+	in := h.stdin
+	if in == nil {
+		in = strings.NewReader(h.in)
+	}
 	env := &Env{
-		In: strings.NewReader(h.in), Out: &out, Err: &errs,
+		In: in, Out: out, Err: errs,
 		Getenv: func(k string) string { return h.env[k] },
 		Clock:  h.clock, Width: func() int { return h.width }, Interactive: h.tty,
 		Dial: func(ctx context.Context, conf client.Config) (*client.Conn, error) {
-			conf.Dialer = func(ctx context.Context, _ string) (net.Conn, error) { return h.lis.DialContext(ctx) }
+			conf.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
+				if h.dial != nil {
+					return h.dial(ctx)
+				}
+				return h.lis.DialContext(ctx)
+			}
 			return client.Dial(ctx, conf)
 		},
 	}
 	code := Main(ctx, env, args)
 	return code, out.String(), errs.String()
+}
+
+// output is a buffer that several goroutines may write to.
+type output struct {
+	mu   sync.Mutex // guards b
+	b    bytes.Buffer
+	told func(string)
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	n, err := o.b.Write(p)
+	o.mu.Unlock()
+	if o.told != nil {
+		o.told(string(p))
+	}
+	return n, err
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
 }
 
 // golden compares got with testdata/NAME and checks that it fits 100 columns.

@@ -48,6 +48,9 @@ func (f *fakeService) WatchEvictions(r *reprievev1.WatchEvictionsRequest, s grpc
 			return err
 		}
 	}
+	if f.live {
+		<-s.Context().Done()
+	}
 	return status.Error(codes.PermissionDenied, "the token was taken back")
 }
 

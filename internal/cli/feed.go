@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,6 +39,7 @@ synced when each input is complete: at its first line that is not ADDED, after
 --synced-after of silence, or at its end. The command ends when all inputs have ended
 and everything is on the service's disk; --follow then keeps the feed alive until it is
 interrupted. When the connection breaks it connects and lists again by itself.
+An interrupt is a failure (exit code 1), except of a --follow that was synced (0).
 
 Without a feed a cluster is held: nothing of it is sent. An object without a uid is refused.`,
 		Example: `  reprieve feed --cluster prod --cluster-uid "$(kubectl get ns kube-system -o jsonpath={.metadata.uid})" \
@@ -98,6 +100,7 @@ func (a *app) feed(ctx context.Context, f feedFlags) error {
 
 func (a *app) runFeeder(ctx context.Context, conn *client.Conn, f feedFlags, source *fileSource) error {
 	var feeder *client.Feeder
+	var live atomic.Bool // the service was reached and has had the whole list
 	feeder, err := client.NewFeeder(conn, client.FeederConfig{
 		Cluster: source.cluster, ClusterUID: f.clusterUID, FeederID: orDefault(f.feederID, cliName()), Epoch: f.epoch, AgentVersion: "reprieve-cli/" + version(),
 		Source: source, HeldAttempts: heldAttempts, Logger: slog.New(slog.NewTextHandler(a.Err, nil)),
@@ -106,6 +109,7 @@ func (a *app) runFeeder(ctx context.Context, conn *client.Conn, f feedFlags, sou
 				fmt.Fprintf(a.Err, "Cluster %s is not synced any more.\n", source.cluster)
 				return
 			}
+			live.Store(true)
 			nodes, pods := source.counts()
 			fmt.Fprintf(a.Err, "Cluster %s is synced: %s, %s; mode %s.\n", source.cluster, plural(uint64(nodes), "node", "nodes"), plural(uint64(pods), "pod", "pods"), modeWord(feeder.Status().Mode))
 		},
@@ -113,7 +117,7 @@ func (a *app) runFeeder(ctx context.Context, conn *client.Conn, f feedFlags, sou
 	if err != nil {
 		return usagef("%v", err)
 	}
-	if err = feeder.Run(ctx); interrupted(ctx, err) {
+	if err = feeder.Run(ctx); f.follow && live.Load() && interrupted(ctx, err) {
 		return nil
 	}
 	return err

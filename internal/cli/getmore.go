@@ -44,7 +44,7 @@ func (l *listing[T]) show(ctx context.Context, a *app) error {
 	}
 	tick := ticks(ctx, a.Clock, pollEvery)
 	seen, rows := map[string]T{}, 0
-	for {
+	for reached := false; ; reached = true {
 		var list []T
 		err := a.query(ctx, func(ctx context.Context, q reprievev1.QueryServiceClient) (err error) {
 			list, err = l.fetch(ctx, q)
@@ -53,7 +53,7 @@ func (l *listing[T]) show(ctx context.Context, a *app) error {
 		if err == nil {
 			err = l.update(a, list, seen, &rows)
 		}
-		if interrupted(ctx, err) {
+		if reached && interrupted(ctx, err) {
 			return nil
 		}
 		if err != nil {
