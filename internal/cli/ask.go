@@ -46,15 +46,19 @@ func call[Req, Resp any](s *session, f func(context.Context, Req) (Resp, error),
 
 // confirm shows what an act would do and asks. Without a terminal it refuses, so
 // that no script does by accident what only --yes may.
-func (a *app) confirm(yes bool, impact string) error {
+func (s *session) confirm(yes bool, impact string) error {
 	if yes {
 		return nil
 	}
-	if !a.Interactive {
+	if !s.Interactive {
 		return &hintError{err: usagef("%s", strings.TrimSuffix(impact, ".")), hint: "not confirmed: give --yes to do it without being asked"}
 	}
-	fmt.Fprintf(a.Err, "%s\nGo on? [y/N] ", cleanText(impact))
-	line, err := bufio.NewReader(a.In).ReadString('\n')
+	fmt.Fprintf(s.Err, "%s\nGo on? [y/N] ", cleanText(impact))
+	line, err := bufio.NewReader(interruptible(s.ctx, s.In)).ReadString('\n')
+	if s.ctx.Err() != nil {
+		fmt.Fprintln(s.Err)
+		return errInterrupted
+	}
 	if answer := strings.ToLower(strings.TrimSpace(line)); err == nil && (answer == "y" || answer == "yes") {
 		return nil
 	}

@@ -31,7 +31,10 @@ func (a *app) connect(ctx context.Context) (*client.Conn, error) {
 		return nil, usagef("a token is not sent to %s without TLS; leave out --plaintext or the token", g.server)
 	}
 	conn, err := a.Dial(ctx, conf)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
 		return nil, usagef("%v", err)
 	}
 	return conn, nil

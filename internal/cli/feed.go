@@ -80,7 +80,7 @@ func (a *app) feed(ctx context.Context, f feedFlags) error {
 			return err
 		}
 	}
-	opened, closeAll, err := a.openInputs(f.files)
+	opened, closeAll, err := a.openInputs(ctx, f.files)
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,13 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/iotest"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -86,5 +90,79 @@ func TestInterruptLive(t *testing.T) {
 				t.Errorf("exit %d, want %d; stderr %q, output %q", code, tc.code, errs, out)
 			}
 		})
+	}
+}
+
+// TestInterruptOfInput checks that a command does not wait for an input that is
+// held open.
+func TestInterruptOfInput(t *testing.T) {
+	for _, args := range []string{
+		"replay -",
+		"simulate -f -",
+		"policy set --cluster prod -f -",
+		"feed --cluster prod --cluster-uid cu -f -",
+		"enforce prod", // waits for its answer
+		"replay PIPE",
+		"simulate -f PIPE",
+		"policy set --cluster prod -f PIPE",
+		"feed --cluster prod --cluster-uid cu -f PIPE",
+		"replay testdata/none --expect PIPE",
+	} {
+		t.Run(args, func(t *testing.T) {
+			h := newHarness(t)
+			h.fake.clusters, h.fake.impact, h.tty = sampleClusters(), 3, true
+			h.fake.feed = serveFeed(make(chan *reprievev1.FeedRequest, 100))
+			ctx, interrupt := context.WithCancel(t.Context())
+			in, w := io.Pipe()
+			defer w.Close()
+			reading := &firstRead{r: in, read: interrupt}
+			h.stdin = reading
+			pipe := filepath.Join(t.TempDir(), "pipe")
+			if strings.Contains(args, "PIPE") {
+				if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				// Nothing tells when the opening blocks; it must end at any time.
+				interrupt()
+			}
+			code, out, errs := h.runContext(ctx, strings.Fields(strings.Replace(args, "PIPE", pipe, 1))...)
+			if code != exitFailure || !strings.HasSuffix(errs, ": interrupted\n") || out != "" {
+				t.Errorf("exit %d, stderr %q, output %q", code, errs, out)
+			}
+			if strings.Contains(args, "PIPE") {
+				// Lets the opening go.
+				f, err := os.OpenFile(pipe, os.O_RDWR, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer f.Close()
+			}
+		})
+	}
+}
+
+// firstRead tells of the first read.
+type firstRead struct {
+	r    io.Reader
+	once sync.Once
+	read func()
+}
+
+func (f *firstRead) Read(b []byte) (int, error) {
+	f.once.Do(f.read)
+	return f.r.Read(b)
+}
+
+// TestInterruptible checks that nothing is lost or added on the way.
+func TestInterruptible(t *testing.T) {
+	text := strings.Repeat("0123456789", 30000)
+	for name, r := range map[string]io.Reader{
+		"whole": strings.NewReader(text), "bytes": iotest.OneByteReader(strings.NewReader(text[:1000])),
+		"end with data": iotest.DataErrReader(strings.NewReader(text)),
+	} {
+		b, err := io.ReadAll(interruptible(t.Context(), r))
+		if want := text[:len(b)]; err != nil || len(b) == 0 || string(b) != want {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
 	}
 }

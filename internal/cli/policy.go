@@ -1,8 +1,8 @@
 package cli
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -77,7 +77,7 @@ comparison_operators. Durations are written 90s, 5m or 1h30m.`,
 			}
 			req := &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: &reprievev1.ClusterPolicy{}, UpdateMask: &fieldmaskpb.FieldMask{}, Etag: etag}
 			if file != "" {
-				if err := a.policyFromFile(req, file); err != nil {
+				if err := a.policyFromFile(cmd.Context(), req, file); err != nil {
 					return err
 				}
 			}
@@ -126,8 +126,8 @@ func checkMask(paths []string) error {
 	return nil
 }
 
-func (a *app) policyFromFile(req *reprievev1.SetPolicyRequest, file string) error {
-	b, err := readInput(a.In, file)
+func (a *app) policyFromFile(ctx context.Context, req *reprievev1.SetPolicyRequest, file string) error {
+	b, err := a.readInput(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -139,13 +139,12 @@ func (a *app) policyFromFile(req *reprievev1.SetPolicyRequest, file string) erro
 	return nil
 }
 
-func readInput(in interface{ Read([]byte) (int, error) }, file string) ([]byte, error) {
-	if file == "-" {
-		return readAll(in)
-	}
-	b, err := os.ReadFile(file)
+// readInput reads a small file, or the input if it is "-".
+func (a *app) readInput(ctx context.Context, file string) ([]byte, error) {
+	inputs, closeAll, err := a.openInputs(ctx, []string{file})
 	if err != nil {
-		return nil, usagef("%v", err)
+		return nil, err
 	}
-	return b, nil
+	defer closeAll()
+	return readAll(inputs[0].r)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"strconv"
 	"time"
 
@@ -67,11 +66,11 @@ evict: a list of pod, uid, at, tolerance, cluster) and exits 1 with the differen
 func (a *app) replay(ctx context.Context, f replayFlags, files []string) error {
 	var want *timeline.Expectation
 	if f.expect != "" {
-		in, err := os.Open(f.expect)
+		in, err := openFile(ctx, f.expect)
 		if err != nil {
-			return usagef("%v", err)
+			return err
 		}
-		want, err = timeline.ReadExpectation(in, f.expect)
+		want, err = timeline.ReadExpectation(interruptible(ctx, in), f.expect)
 		_ = in.Close() // Only read from.
 		if err != nil {
 			return err
@@ -80,7 +79,7 @@ func (a *app) replay(ctx context.Context, f replayFlags, files []string) error {
 			f.until = time.Duration(want.Until)
 		}
 	}
-	inputs, closeAll, err := a.openInputs(files)
+	inputs, closeAll, err := a.openInputs(ctx, files)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -30,7 +31,7 @@ Pods that leave come first, by time, then those that stay, with the reason.`,
 		Example: `  kubectl get nodes,pods -A -o json | reprieve simulate -f - --not-ready n1
   reprieve simulate -f nodes.yaml -f pods.yaml --taint n1=drain=yes:NoExecute --selector app=web`,
 		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return a.simulate(f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.simulate(cmd.Context(), f) },
 	}
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&f.files, "filename", "f", nil, "dump to read, JSON or YAML; - is the input; may be repeated")
@@ -71,7 +72,7 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return s, "", false
 }
 
-func (a *app) simulate(f simulateFlags) error {
+func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 	if len(f.files) == 0 {
 		return usagef("give a dump with -f, or -f - for the input")
 	}
@@ -85,7 +86,7 @@ func (a *app) simulate(f simulateFlags) error {
 			return usagef("--selector: %v", err)
 		}
 	}
-	inputs, closeAll, err := a.openInputs(f.files)
+	inputs, closeAll, err := a.openInputs(ctx, f.files)
 	if err != nil {
 		return err
 	}
