@@ -203,7 +203,7 @@ func (g *Engine) SetPolicy(ctx context.Context, name string, patch PolicyPatch, 
 		st = cl.policyStatus()
 		return nil
 	})
-	st.Impact = impact
+	st.Impact, st.Warnings = impact, st.Effective.Idle(st.Stored.Fields)
 	return st, err
 }
 

@@ -229,6 +229,8 @@ type PolicyStatus struct {
 	Stored    PolicyPatch
 	Etag      string
 	Impact    ImpactCount
+	// Warnings say which of the stored fields have no effect (see Policy.Idle).
+	Warnings []string
 }
 
 // PodExplanation is every step of one pod's decision.

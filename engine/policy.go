@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -126,6 +127,31 @@ func (p *Policy) budgetLeft(due, now time.Time) time.Duration {
 		return 0
 	}
 	return max(due.Add(p.BudgetWait).Sub(now), 0)
+}
+
+// Idle says which of the named fields, that somebody set, have no effect in p
+// because of its other fields. Such a policy is sound: the fields may be there
+// for the day on which the others change.
+func (p *Policy) Idle(set PolicyField) (warnings []string) {
+	if set&PolicyBudgetWait != 0 && p.Method != MethodEvictThenDelete {
+		warnings = append(warnings, fmt.Sprintf("budget_wait has no effect: the method is %s, and only EVICT_THEN_DELETE waits", p.Method))
+	}
+	for _, w := range []struct {
+		field     PolicyField
+		name, key string
+	}{
+		{PolicyDefaultNotReady, "default_not_ready_toleration", taintNotReady},
+		{PolicyDefaultUnreachable, "default_unreachable_toleration", taintUnreachable},
+	} {
+		switch {
+		case set&w.field == 0:
+		case slices.Contains(p.IgnoredTaintKeys, w.key):
+			warnings = append(warnings, fmt.Sprintf("%s has no effect: ignored_taint_keys has %s", w.name, w.key))
+		case p.DisableDefaults:
+			warnings = append(warnings, fmt.Sprintf("%s has no effect: disable_default_tolerations is set", w.name))
+		}
+	}
+	return warnings
 }
 
 // Merge returns the patch with the fields of next laid over it; clear names

@@ -65,7 +65,7 @@ func (s *adminService) SetPolicy(ctx context.Context, r *reprievev1.SetPolicyReq
 	}
 	return &reprievev1.SetPolicyResponse{
 		Policy: wire.Policy(st.Effective, engine.PolicyAllFields), Stored: wire.Policy(st.Stored.Policy, st.Stored.Fields),
-		Etag: st.Etag, WouldBecomeDue: uint64(st.Impact.BecomeDue),
+		Etag: st.Etag, WouldBecomeDue: uint64(st.Impact.BecomeDue), Warnings: st.Warnings,
 	}, nil
 }
 

@@ -217,3 +217,55 @@ func TestConfiguredPolicies(t *testing.T) {
 		t.Errorf("other: %+v", other)
 	}
 }
+
+// TestIdleSettingsWarn has settings that are sound and have no effect.
+func TestIdleSettingsWarn(t *testing.T) {
+	for text, want := range map[string][]string{
+		"defaults: {budget_wait: 1m}\nclusters:\n  east: {method: evict_then_delete}\n": nil,
+		"defaults: {budget_wait: 1m, method: evict}\n":                                  {"defaults: budget_wait has no effect: the method is EVICT, and only EVICT_THEN_DELETE waits"},
+		"clusters:\n  east: {budget_wait: 1m}\n":                                        {"clusters.east: budget_wait has no effect: the method is DELETE, and only EVICT_THEN_DELETE waits"},
+		"defaults: {disable_default_tolerations: true}\nclusters:\n  east: {default_unreachable_toleration: 1m}\n": {
+			"clusters.east: default_unreachable_toleration has no effect: disable_default_tolerations is set"},
+		"defaults: {default_not_ready_toleration: 1m, ignored_taint_keys: [node.kubernetes.io/not-ready]}\n": {
+			"defaults: default_not_ready_toleration has no effect: ignored_taint_keys has node.kubernetes.io/not-ready"},
+	} {
+		path := writeFile(t, "c.yaml", text)
+		out := newLog()
+		if code := Main([]string{"--validate-config", "--config", path}, out, out, boltFile, nil, func(int) {}); code != exitOK {
+			t.Fatalf("%q: exit code %d: %s", text, code, out)
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		var got []string
+		for _, l := range lines[:len(lines)-1] {
+			got = append(got, strings.TrimPrefix(l, "warning: "))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%q warns %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestNamesThatMatchNothing are refused in the file, as they are by SetPolicy.
+func TestNamesThatMatchNothing(t *testing.T) {
+	for text, want := range map[string]string{
+		`defaults: {excluded_namespaces: ["*"]}`:             "defaults: excluded_namespaces[0]: is no namespace's name",
+		"defaults: {excluded_namespaces: [ok, Kube_System]}": "excluded_namespaces[1]",
+		`clusters: {east: {ignored_taint_keys: ["a/*"]}}`:    "clusters.east: ignored_taint_keys[0]: is no taint key",
+	} {
+		c := DefaultConfig()
+		if err := parseConfig([]byte(text), &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", text, err, want)
+		}
+	}
+	c := DefaultConfig()
+	text := "defaults: {excluded_namespaces: [kube-system, a, 0x], ignored_taint_keys: [node.kubernetes.io/not-ready, Spot, a.b/C_d.e-f]}"
+	if err := parseConfig([]byte(text), &c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("sound names are refused: %v", err)
+	}
+}

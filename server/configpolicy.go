@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -137,4 +138,40 @@ func (c *Config) clusterPolicies() (func(cluster string) engine.PolicyPatch, err
 		}
 		return base
 	}, nil
+}
+
+// Warnings say what of a valid configuration has no effect as it stands.
+func (c *Config) Warnings() (warnings []string) {
+	policies, err := c.clusterPolicies()
+	if err != nil {
+		return nil
+	}
+	add := func(where string, own *ClusterPolicy, effective ...string) {
+		// A field is idle if it is so in every cluster that it is meant for.
+		patch, err := own.patch()
+		if err != nil {
+			return
+		}
+		var idle []string
+		for i, name := range effective {
+			p := engine.DefaultPolicy().With(policies(name))
+			here := p.Idle(patch.Fields)
+			if i == 0 {
+				idle = here
+				continue
+			}
+			idle = slices.DeleteFunc(idle, func(w string) bool { return !slices.Contains(here, w) })
+		}
+		for _, w := range idle {
+			warnings = append(warnings, where+": "+w)
+		}
+	}
+	names := sorted(keys(c.Clusters))
+	// The empty name is that of a cluster that has no entry of its own.
+	add("defaults", &c.Defaults, append([]string{""}, names...)...)
+	for _, name := range names {
+		own := c.Clusters[name]
+		add("clusters."+name, &own, name)
+	}
+	return warnings
 }

@@ -43,6 +43,9 @@ func Main(args []string, stdout, stderr io.Writer, open OpenStore, signals <-cha
 		return fail(stderr, exitUsage, fmt.Errorf("the configuration is not valid:\n%w", err))
 	}
 	if inv.ValidateOnly {
+		for _, w := range inv.Config.Warnings() {
+			_, _ = fmt.Fprintln(stdout, "warning:", w)
+		}
 		_, _ = fmt.Fprintln(stdout, "the configuration is valid")
 		return exitOK
 	}

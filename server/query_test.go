@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -150,6 +151,39 @@ func TestPolicyOverTheAPI(t *testing.T) {
 		UnlimitedRate: &unlimited, Rate: &reprievev1.Rate{PerSecond: 1, Burst: 1},
 	}})
 	wantError(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
+	_, err = f.admin().SetPolicy(f.ctx, &reprievev1.SetPolicyRequest{Cluster: "east", Policy: &reprievev1.ClusterPolicy{
+		ExcludedNamespaces: []string{"kube-system", "*"},
+	}})
+	st := wantError(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
+	if fields := fieldsOf(st); !slices.Equal(fields, []string{"policy.excluded_namespaces[1]"}) {
+		t.Errorf("a pattern for a namespace: fields %q", fields)
+	}
+}
+
+// TestPolicyWarns sets fields that contradict each other, and says so in a dry
+// run and in earnest.
+func TestPolicyWarns(t *testing.T) {
+	f, _ := waiting(t, 1)
+	off, evict := true, reprievev1.EvictionMethod_EVICTION_METHOD_EVICT
+	for _, dry := range []bool{true, false} {
+		got, err := f.admin().SetPolicy(f.ctx, &reprievev1.SetPolicyRequest{Cluster: "east", ValidateOnly: dry, Policy: &reprievev1.ClusterPolicy{
+			BudgetWait: durationpb.New(time.Minute), Method: &evict, DisableDefaultTolerations: &off,
+			DefaultNotReadyToleration: durationpb.New(time.Hour),
+		}})
+		want := []string{
+			"budget_wait has no effect: the method is EVICT, and only EVICT_THEN_DELETE waits",
+			"default_not_ready_toleration has no effect: disable_default_tolerations is set",
+		}
+		if err != nil || !slices.Equal(got.GetWarnings(), want) {
+			t.Errorf("dry run %v: warnings %q, %v", dry, got.GetWarnings(), err)
+		}
+	}
+	then := reprievev1.EvictionMethod_EVICTION_METHOD_EVICT_THEN_DELETE
+	got, err := f.admin().SetPolicy(f.ctx, &reprievev1.SetPolicyRequest{Cluster: "east", Policy: &reprievev1.ClusterPolicy{Method: &then},
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"method", "default_not_ready_toleration"}}})
+	if err != nil || len(got.GetWarnings()) != 0 {
+		t.Errorf("warnings %q, %v", got.GetWarnings(), err)
+	}
 }
 
 func TestReprievesAndForget(t *testing.T) {

@@ -71,6 +71,9 @@ func New(conf Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, w := range conf.Warnings() {
+		deps.Logger.Warn("a configured policy field has no effect", "field", w)
+	}
 	s := &Service{conf: conf, deps: deps, health: health.NewServer(), stopped: make(chan struct{}), stopClock: func() {}}
 	s.unhealthy.Store(&errStarting)
 	s.metrics = newMetrics(deps.Registry)

@@ -155,3 +155,13 @@ func TestPolicyFileAndGet(t *testing.T) {
 		t.Errorf("exit %d, stderr %q", code, errs)
 	}
 }
+
+// TestPolicyWarnings shows what the service warns of, once, and goes on.
+func TestPolicyWarnings(t *testing.T) {
+	h := newHarness(t)
+	h.fake.warnings = []string{"budget_wait has no effect"}
+	code, _, errs := h.run("policy", "set", "--cluster", "prod", "budget_wait=5m")
+	if code != exitOK || errs != "warning: budget_wait has no effect\n" {
+		t.Errorf("exit %d, stderr %q", code, errs)
+	}
+}

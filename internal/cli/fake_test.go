@@ -47,6 +47,7 @@ type fakeService struct {
 	live      bool // a watch stays after its changes
 	policy    *reprievev1.ClusterPolicy
 	impact    uint64
+	warnings  []string
 	err       error
 	asked     []any
 	evict     func(grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error

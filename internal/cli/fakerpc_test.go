@@ -95,7 +95,7 @@ func (f *fakeService) GetPolicy(_ context.Context, r *reprievev1.GetPolicyReques
 }
 
 func (f *fakeService) SetPolicy(_ context.Context, r *reprievev1.SetPolicyRequest) (*reprievev1.SetPolicyResponse, error) {
-	return &reprievev1.SetPolicyResponse{Policy: r.GetPolicy(), Stored: r.GetPolicy(), Etag: "e8", WouldBecomeDue: f.impact}, f.ask(r)
+	return &reprievev1.SetPolicyResponse{Policy: r.GetPolicy(), Stored: r.GetPolicy(), Etag: "e8", WouldBecomeDue: f.impact, Warnings: f.warnings}, f.ask(r)
 }
 
 func (f *fakeService) GrantReprieve(_ context.Context, r *reprievev1.GrantReprieveRequest) (*reprievev1.GrantReprieveResponse, error) {

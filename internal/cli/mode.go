@@ -77,6 +77,9 @@ func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, yes, dryRun bool) 
 	if err != nil {
 		return err
 	}
+	for _, w := range r.GetWarnings() {
+		fmt.Fprintf(s.Err, "warning: %s\n", cleanText(w))
+	}
 	enforces := req.GetPolicy().GetMode() == reprievev1.Mode_MODE_ENFORCE
 	pods := plural(r.GetWouldBecomeDue(), "pod", "pods")
 	if !dryRun {

@@ -484,8 +484,11 @@ type SetPolicyResponse struct {
 	Etag string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Pods that become due, or would, by this change.
 	WouldBecomeDue uint64 `protobuf:"varint,4,opt,name=would_become_due,json=wouldBecomeDue,proto3" json:"would_become_due,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// What of the stored fields has no effect in the policy in force, for people:
+	// a budget_wait with another method than EVICT_THEN_DELETE, for instance.
+	Warnings      []string `protobuf:"bytes,5,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetPolicyResponse) Reset() {
@@ -544,6 +547,13 @@ func (x *SetPolicyResponse) GetWouldBecomeDue() uint64 {
 		return x.WouldBecomeDue
 	}
 	return 0
+}
+
+func (x *SetPolicyResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
 }
 
 // GrantReprieveRequest gives a pod a stay.
@@ -884,12 +894,13 @@ const file_reprieve_v1_admin_proto_rawDesc = "" +
 	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
 	"updateMask\x12\x1b\n" +
 	"\x04etag\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12#\n" +
-	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\"\xb9\x01\n" +
+	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\"\xd5\x01\n" +
 	"\x11SetPolicyResponse\x122\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06policy\x122\n" +
 	"\x06stored\x18\x02 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06stored\x12\x12\n" +
 	"\x04etag\x18\x03 \x01(\tR\x04etag\x12(\n" +
-	"\x10would_become_due\x18\x04 \x01(\x04R\x0ewouldBecomeDue\"\xe6\x01\n" +
+	"\x10would_become_due\x18\x04 \x01(\x04R\x0ewouldBecomeDue\x12\x1a\n" +
+	"\bwarnings\x18\x05 \x03(\tR\bwarnings\"\xe6\x01\n" +
 	"\x14GrantReprieveRequest\x12#\n" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12-\n" +
 	"\x03pod\x18\x02 \x01(\v2\x13.reprieve.v1.PodRefB\x06\xbaH\x03\xc8\x01\x01R\x03pod\x12\"\n" +
