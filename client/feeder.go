@@ -139,8 +139,9 @@ func (f *Feeder) Synced() <-chan struct{} {
 // again. It returns nil when the source has no more and all is acknowledged, and
 // otherwise ends for good on the source's own error, on bad input, on missing or
 // insufficient credentials (INVALID_ARGUMENT, UNAUTHENTICATED,
-// PERMISSION_DENIED), when a newer stream took the cluster over (ABORTED), and
-// when another feeder held it HeldAttempts times in a row (ALREADY_EXISTS).
+// PERMISSION_DENIED), when the name is bound to another cluster UID
+// ([IsClusterUIDMismatch]), when a newer stream took the cluster over (ABORTED),
+// and when another feeder held it HeldAttempts times in a row (ALREADY_EXISTS).
 func (f *Feeder) Run(ctx context.Context) error {
 	if err := f.start(); err != nil {
 		return err
@@ -157,6 +158,8 @@ func (f *Feeder) Run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case err == nil:
 			return nil
+		case IsClusterUIDMismatch(err):
+			return fmt.Errorf("feed of cluster %q with UID %q: %w; give the right UID, feed under another name, or forget the old cluster first", f.conf.Cluster, f.conf.ClusterUID, err)
 		case f.final(err):
 			return fmt.Errorf("feed of cluster %q: %w", f.conf.Cluster, err)
 		}

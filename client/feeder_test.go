@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -244,7 +245,17 @@ func TestFeederEndsForGood(t *testing.T) {
 			}
 		})
 	}
-	f := &fake{feeds: []func(feedServer) error{func(feedServer) error { return refusal(codes.AlreadyExists, ReasonFeedHeld) }}}
+	f := &fake{feeds: []func(feedServer) error{
+		func(feedServer) error { return refusal(codes.FailedPrecondition, ReasonFeedOutOfOrder) },
+		func(feedServer) error { return refusal(codes.FailedPrecondition, ReasonClusterUIDMismatch) },
+	}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		err := newTestFeeder(t, conn, func(*FeederConfig) {}).Run(ctx)
+		if !IsClusterUIDMismatch(err) || f.nFeed != 2 || !strings.Contains(err.Error(), `feed of cluster "c" with UID "u": `) {
+			t.Errorf("another cluster's name: Run ended with %v after %d streams, want 2", err, f.nFeed)
+		}
+	})
+	f = &fake{feeds: []func(feedServer) error{func(feedServer) error { return refusal(codes.AlreadyExists, ReasonFeedHeld) }}}
 	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
 		err := newTestFeeder(t, conn, func(c *FeederConfig) { c.HeldAttempts = 3 }).Run(ctx)
 		if !IsFeedHeld(err) || f.nFeed != 3 {

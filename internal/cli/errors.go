@@ -155,7 +155,7 @@ func hintFor(e *client.Error) string {
 var reasonHints = map[string]string{
 	client.ReasonClusterUnknown:     "`reprieve get clusters` lists those that are known",
 	client.ReasonClusterDamaged:     "its record on disk is damaged; `reprieve policy set --cluster CLUSTER mode=...` repairs it",
-	client.ReasonClusterUIDMismatch: "the name belongs to another cluster; use another name, or `reprieve forget` the old one",
+	client.ReasonClusterUIDMismatch: "check --cluster-uid; a new cluster takes another name, or the old one's after `reprieve forget`",
 	client.ReasonClusterNotSynced:   "its feed is not live; try again when `reprieve get clusters` shows SYNCED",
 	client.ReasonFeedHeld:           "another feeder holds the cluster; stop it, or take over with a higher --epoch",
 	client.ReasonPodUnknown:         "check the namespace (-n) and the cluster (--cluster)",

@@ -143,6 +143,21 @@ func TestFeedRefuses(t *testing.T) {
 	}
 }
 
+// TestFeedOfAnotherCluster checks that a feed with a wrong UID ends, and tells of both.
+func TestFeedOfAnotherCluster(t *testing.T) {
+	h := newHarness(t)
+	h.in = nodeAndPod
+	h.fake.feed = func(grpc.BidiStreamingServer[reprievev1.FeedRequest, reprievev1.FeedResponse]) error {
+		return refusal(t, codes.FailedPrecondition, "CLUSTER_UID_MISMATCH", `cluster UID does not match: "prod" is bound to cu, the feed is of other`)
+	}
+	code, _, errs := h.run("feed", "--cluster", "prod", "--cluster-uid", "other", "-f", "-")
+	want := "reprieve: feed: cluster UID does not match: \"prod\" is bound to cu, the feed is of other; " +
+		"check --cluster-uid; a new cluster takes another name, or the old one's after `reprieve forget`\n"
+	if code != exitFailure || errs != want {
+		t.Errorf("exit %d\ngot  %q\nwant %q", code, errs, want)
+	}
+}
+
 func TestWatchLines(t *testing.T) {
 	h := newHarness(t)
 	ev := sampleEvictions()
