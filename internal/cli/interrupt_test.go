@@ -105,7 +105,6 @@ func TestInterruptOfInput(t *testing.T) {
 		"replay PIPE",
 		"simulate -f PIPE",
 		"policy set --cluster prod -f PIPE",
-		"feed --cluster prod --cluster-uid cu -f PIPE",
 		"replay testdata/none --expect PIPE",
 	} {
 		t.Run(args, func(t *testing.T) {
@@ -130,8 +129,8 @@ func TestInterruptOfInput(t *testing.T) {
 				t.Errorf("exit %d, stderr %q, output %q", code, errs, out)
 			}
 			if strings.Contains(args, "PIPE") {
-				// Lets the opening go.
-				f, err := os.OpenFile(pipe, os.O_RDWR, 0)
+				// Each end's opening waits for the other's.
+				f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
