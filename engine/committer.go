@@ -1,6 +1,9 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 const (
 	// maxBatchChanges bounds one transaction, so that a small change of one
@@ -39,6 +42,9 @@ type committer struct {
 	revision uint64
 	lastSeq  map[string]uint64
 	prune    bool
+	// firstGood and lastGood are the first and the last time that changes reached
+	// the disk; read by the engine when the goroutine has ended.
+	firstGood, lastGood time.Time
 }
 
 type commitQueue struct {
@@ -70,6 +76,9 @@ func (w *committer) run(ctx context.Context) error {
 		}
 	}
 }
+
+// provenFor is the time over which commits have succeeded.
+func (w *committer) provenFor() time.Duration { return w.lastGood.Sub(w.firstGood) }
 
 func (w *committer) enqueue(msgs []pending) (spare []pending) {
 	for i := range msgs {
@@ -124,6 +133,9 @@ func (w *committer) commitOnce(ctx context.Context) error {
 			return err
 		}
 		w.revision = batch.Revision
+		if w.lastGood = w.core.clock.Now(); w.firstGood.IsZero() {
+			w.firstGood = w.lastGood
+		}
 		w.core.ring.publish(batch)
 	}
 	w.tell(items)

@@ -33,7 +33,8 @@ type Options struct {
 	FeedTimeout time.Duration
 	// HeartbeatInterval is what feeds are asked for; default 10 s.
 	HeartbeatInterval time.Duration
-	// ReopenBackOff is the first wait before the store is opened again, doubled up to 30 s; default 100 ms.
+	// ReopenBackOff is the first wait before the store is opened again, doubled up
+	// to 30 s each time until commits have succeeded for 30 s; default 100 ms.
 	ReopenBackOff time.Duration
 	// PruneEvery is how often history is brought back within its quotas; default a minute, negative means never.
 	PruneEvery time.Duration
@@ -180,6 +181,7 @@ func (g *Engine) install(c *core) {
 // supervise waits for the core to end and replaces it until the engine stops.
 func (g *Engine) supervise(ctx context.Context, c *core) {
 	defer close(g.finished)
+	wait := g.opts.ReopenBackOff
 	for {
 		select {
 		case <-ctx.Done():
@@ -195,7 +197,10 @@ func (g *Engine) supervise(ctx context.Context, c *core) {
 		if err := c.stop(ErrUnavailable); err != nil && !errors.Is(err, cause) {
 			g.opts.Logger.Warn("closing the failed store", "error", err)
 		}
-		if c = g.reboot(ctx); c == nil {
+		if c.committer.provenFor() >= provenAfter {
+			wait = g.opts.ReopenBackOff
+		}
+		if c = g.reboot(ctx, &wait); c == nil {
 			return
 		}
 		g.install(c)
@@ -210,13 +215,24 @@ func (g *Engine) finish(err error) {
 	}
 }
 
-// reboot boots with back-off until it works; nil when the engine stops.
-func (g *Engine) reboot(ctx context.Context) *core {
+const (
+	// maxReopenBackOff is the longest wait before the store is opened again.
+	maxReopenBackOff = 30 * time.Second
+	// provenAfter is how long commits must have succeeded for a store to be sound
+	// again. That it opens and takes a small commit proves little: one that fails
+	// on large commits only would be opened, and every feed be listed, all the time.
+	provenAfter = 30 * time.Second
+)
+
+// reboot boots with back-off until it works; nil when the engine stops. wait is
+// the next wait, doubled with each use.
+func (g *Engine) reboot(ctx context.Context, wait *time.Duration) *core {
 	wake := make(chan struct{}, 1)
 	timer := g.opts.Clock.NewTimer(func() { wake <- struct{}{} })
 	defer timer.Stop()
-	for wait := g.opts.ReopenBackOff; ; wait = min(2*wait, 30*time.Second) {
-		timer.Reset(g.opts.Clock.Now().Add(wait))
+	for {
+		timer.Reset(g.opts.Clock.Now().Add(*wait))
+		*wait = min(2**wait, maxReopenBackOff)
 		select {
 		case <-wake:
 		case <-ctx.Done():
@@ -227,7 +243,7 @@ func (g *Engine) reboot(ctx context.Context) *core {
 			return c
 		}
 		g.opts.OnHealth(false, err)
-		g.opts.Logger.Error("store cannot be used yet", "error", err, "retry_in", wait)
+		g.opts.Logger.Error("store cannot be used yet", "error", err, "retry_in", *wait)
 	}
 }
 

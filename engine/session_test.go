@@ -362,6 +362,50 @@ func TestCommitErrorIsAnUnknownOutcome(t *testing.T) {
 	}
 }
 
+// TestReopenBackOffOutlivesTheReopening has a store that opens, takes a first
+// commit and fails the next. Only commits that go well for a while make the
+// wait short again.
+func TestReopenBackOffOutlivesTheReopening(t *testing.T) {
+	plan := fault.NewScript()
+	b := newBench(t, fault.New(mem.New().Open, plan))
+	work := func() error {
+		_, err := b.eng.Pause(t.Context(), cluster, engine.Pause{Reason: "test"})
+		return err
+	}
+	waited := func() time.Duration {
+		t.Helper()
+		plan.Add(fault.Step{Op: fault.Commit, Fault: fault.Fault{Effect: fault.Before}})
+		from := b.clock.Now()
+		if err := work(); !errors.Is(err, engine.ErrUnavailable) {
+			t.Fatalf("a commit that fails: %v", err)
+		}
+		waitReopen(t, b)
+		return b.clock.Now().Sub(from)
+	}
+	for _, want := range []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond} {
+		if got := waited(); got != want {
+			t.Fatalf("opened again after %s, want %s", got, want)
+		}
+	}
+	// A minute in which nothing is written proves nothing.
+	b.advance(time.Minute)
+	if got := waited(); got != 1600*time.Millisecond {
+		t.Fatalf("opened again after %s, want 1.6s", got)
+	}
+	must(t, work())
+	b.advance(29 * time.Second)
+	must(t, work())
+	if got := waited(); got != 3200*time.Millisecond {
+		t.Fatalf("opened again after %s, want 3.2s", got)
+	}
+	must(t, work())
+	b.advance(30 * time.Second)
+	must(t, work())
+	if got := waited(); got != 100*time.Millisecond {
+		t.Fatalf("opened again after %s, want 100ms as 30 s of commits went well", got)
+	}
+}
+
 // waitReopen waits for the engine to drop its core and moves time until it has a new one.
 func waitReopen(t *testing.T, b *bench) {
 	t.Helper()
