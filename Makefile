@@ -41,6 +41,10 @@ fuzz: ## Run each fuzz target for FUZZ_TIME
 demo: build ## Show the main job: waits, orders, a kill, and a wait that goes on
 	bash test/demo/demo.sh
 
+.PHONY: check-deploy
+check-deploy: ## Check the manifests, the alert rules and their tests
+	bash test/deploy/check.sh
+
 .PHONY: verify
 verify: ## Prove that generated code is fresh, modules are tidy and the linters are content
 	bash test/tools/verify.sh

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the programs of a Kubernetes control plane into bin/controlplane. Cold this takes a quarter of an hour on
-# two cores; later runs take seconds, because go's own cache knows what is built.
+# build.sh [PROGRAM...]: builds the programs of a Kubernetes control plane, or those named, into bin/controlplane.
+# Cold all of them take a quarter of an hour on two cores; later runs take seconds, because go's own cache knows what is built.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=$here/../../bin/controlplane
@@ -15,8 +15,16 @@ minor=${minor%%.*}
 stamp="-s -w -X k8s.io/component-base/version.gitVersion=$version"
 stamp+=" -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$minor"
 
-(cd "$here/etcd" && go build -trimpath -ldflags '-s -w' -o "$out/etcd" .)
+wanted() { [ -z "$names" ] || [[ " $names " == *" $1 "* ]]; }
+names=$*
+
+if wanted etcd; then
+	(cd "$here/etcd" && go build -trimpath -ldflags '-s -w' -o "$out/etcd" .)
+fi
 (cd "$here/kubernetes" && for name in kube-apiserver kubectl kube-controller-manager; do
+	wanted "$name" || continue
 	go build -trimpath -ldflags "$stamp" -o "$out/$name" "k8s.io/kubernetes/cmd/$name"
 done)
-(cd "$here/kwok" && go build -trimpath -ldflags '-s -w' -o "$out/kwok" sigs.k8s.io/kwok/cmd/kwok)
+if wanted kwok; then
+	(cd "$here/kwok" && go build -trimpath -ldflags '-s -w' -o "$out/kwok" sigs.k8s.io/kwok/cmd/kwok)
+fi
