@@ -20,6 +20,10 @@ const (
 	killAfter = 5 * time.Second
 	// outputKept bounds what is kept of a command's output: its last line is the message.
 	outputKept = 64 << 10
+	// killedByTerm and killedByKill are what a shell exits with when its own
+	// command died of a signal.
+	killedByTerm = 128 + int(syscall.SIGTERM)
+	killedByKill = 128 + int(syscall.SIGKILL)
 )
 
 // exitOutcomes are the exit codes of --exec that have a meaning, as its help says.
@@ -50,21 +54,30 @@ func (x *execution) runCommand(ctx context.Context, t *client.Task) client.Resul
 	out := &tail{}
 	cmd.Stdout, cmd.Stderr = out, out
 	err = cmd.Run()
-	message := out.lastLine()
-	var exit *exec.ExitError
+	return commandResult(ctx, cmd.ProcessState, err, out.lastLine())
+}
+
+// commandResult is the answer for an ended command; state is nil if it did not
+// start. The exit code counts, also of a command that took the SIGTERM of a
+// recall and went on to its end: it knows best what was done.
+func commandResult(ctx context.Context, state *os.ProcessState, err error, message string) client.Result {
+	code := -1
+	if state != nil {
+		code = state.ExitCode()
+	}
+	killed := code < 0 || code == killedByTerm || code == killedByKill
 	switch {
-	case err == nil:
-		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_EVICTED, Message: message}
-	case errors.As(err, &exit) && exit.ExitCode() > 0:
-		if o, ok := exitOutcomes[exit.ExitCode()]; ok {
-			return client.Result{Outcome: o, Message: message}
-		}
-		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: strings.TrimSpace(fmt.Sprintf("exit code %d: %s", exit.ExitCode(), message))}
-	case ctx.Err() != nil:
+	case killed && errors.Is(context.Cause(ctx), client.ErrRecalled):
+		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_RECALLED, Message: "the recall ended the command"}
+	case code < 0 && ctx.Err() != nil:
 		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: "the command was ended: " + context.Cause(ctx).Error()}
-	default:
+	case code < 0:
 		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: err.Error()}
 	}
+	if o, ok := exitOutcomes[code]; ok {
+		return client.Result{Outcome: o, Message: message}
+	}
+	return client.Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: strings.TrimSpace(fmt.Sprintf("exit code %d: %s", code, message))}
 }
 
 // commandEnv is the environment of a command: ours without the credentials, and the order.

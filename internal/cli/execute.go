@@ -41,7 +41,9 @@ REPRIEVE_CLUSTER, REPRIEVE_NAMESPACE, REPRIEVE_POD, REPRIEVE_UID, REPRIEVE_NODE,
 REPRIEVE_METHOD, REPRIEVE_ATTEMPT and REPRIEVE_EVICTION_ID set. Its exit code is the
 answer: 0 EVICTED, 10 GONE, 11 SUPERSEDED, 12 STALE, 13 BLOCKED, 14 DENIED,
 15 RECALLED (nothing was done), any other FAILED; the last line it prints is the
-message. A recall ends CMD with SIGTERM. Act on the given UID only.
+message. A recall ends CMD with SIGTERM, and after 5 s with SIGKILL; if CMD dies of that
+the answer is RECALLED. A CMD that traps SIGTERM answers with its exit code as ever, so
+that one which has acted can say so. Act on the given UID only.
 
 An interrupt takes no more orders, waits up to --timeout for those that are out, and
 ends with exit code 0, or 1 if the service was never reached; a second one ends at once.`,

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -70,6 +71,45 @@ func TestExecute(t *testing.T) {
 			}
 			if r := <-got; r.GetOutcome() != tc.outcome || r.GetMessage() != tc.message {
 				t.Errorf("answered %s %q, want %s %q", r.GetOutcome(), r.GetMessage(), tc.outcome, tc.message)
+			}
+		})
+	}
+}
+
+// TestExecuteRecall checks what a recalled command answers.
+func TestExecuteRecall(t *testing.T) {
+	for name, tc := range map[string]struct {
+		command string
+		outcome reprievev1.Outcome
+	}{
+		"killed":       {"echo started > STARTED; sleep 60; echo not reached", reprievev1.Outcome_OUTCOME_RECALLED},
+		"child killed": {"trap 'exit 143' TERM; echo started > STARTED; while :; do :; done", reprievev1.Outcome_OUTCOME_RECALLED},
+		"true outcome": {"trap 'exit 0' TERM; echo started > STARTED; while :; do :; done", reprievev1.Outcome_OUTCOME_EVICTED},
+		"gone":         {"trap 'exit 10' TERM; echo started > STARTED; while :; do :; done", reprievev1.Outcome_OUTCOME_GONE},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			started := filepath.Join(t.TempDir(), "started")
+			if err := syscall.Mkfifo(started, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan *reprievev1.Result, 1)
+			one := serveOneOrder(got)
+			h.fake.evict = func(s grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error {
+				go func() {
+					// The pipe's two ends wait for each other.
+					if _, err := os.ReadFile(started); err == nil {
+						_ = s.Send(&reprievev1.EvictResponse{Message: &reprievev1.EvictResponse_Recall{Recall: &reprievev1.Recall{Token: "secret-token", Reason: reprievev1.Recall_REASON_PAUSED}}})
+					}
+				}()
+				return one(s)
+			}
+			code, out, errs := h.run("execute", "--count", "1", "--exec", strings.ReplaceAll(tc.command, "STARTED", started))
+			if code != exitOK || !strings.Contains(out, "RECALL  prod  web/api-0  PAUSED\n") {
+				t.Errorf("exit %d, stderr %q, output %q", code, errs, out)
+			}
+			if r := <-got; r.GetOutcome() != tc.outcome {
+				t.Errorf("answered %s %q, want %s", r.GetOutcome(), r.GetMessage(), tc.outcome)
 			}
 		})
 	}
