@@ -38,6 +38,7 @@ func (e *Executor) stream(parent context.Context) (welcomed bool, err error) {
 		return false, fmt.Errorf("the service answered hello with %T instead of a welcome", first.GetMessage())
 	}
 	e.welcomed()
+	e.losses.back(ctx)
 	e.refill()
 	var wg sync.WaitGroup
 	wg.Go(func() { e.send(ctx, cancel, stream) })

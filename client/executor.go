@@ -32,7 +32,8 @@ type ExecutorConfig struct {
 	// time is asked for at half of each deadline while the handler runs, of which
 	// the service gives 10 minutes in all.
 	NoAutoExtend bool
-	// Logger gets what goes wrong and is tried again; nil discards it.
+	// Logger gets what goes wrong and is tried again, an outage as one warning and
+	// one line at its end; nil discards it.
 	Logger *slog.Logger
 }
 
@@ -61,6 +62,7 @@ type Executor struct {
 	conf   ExecutorConfig
 	client reprievev1.EvictionServiceClient
 	log    *slog.Logger
+	losses losses         // Run's
 	work   sync.WaitGroup // handlers and their deadline keepers
 	wake   chan struct{}  // one slot: the outbox or the drain has changed
 	done   chan struct{}  // closed when Run has returned
@@ -94,8 +96,9 @@ func NewExecutor(conn grpc.ClientConnInterface, conf ExecutorConfig) (*Executor,
 	if err := conf.validate(); err != nil {
 		return nil, fmt.Errorf("executor configuration: %w", err)
 	}
+	log := logger(conf.Logger).With("executor", conf.ID)
 	return &Executor{
-		conf: conf, client: reprievev1.NewEvictionServiceClient(conn), log: logger(conf.Logger).With("executor", conf.ID),
+		conf: conf, client: reprievev1.NewEvictionServiceClient(conn), log: log, losses: losses{log: log},
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 		tasks: map[string]*Task{}, active: map[string]uint32{}, queue: map[string][]*Task{},
 	}, nil
@@ -144,7 +147,7 @@ func (e *Executor) Run(ctx context.Context) (err error) {
 		if welcomed {
 			wait.reset()
 		}
-		e.log.WarnContext(ctx, "stream ended, connecting again", "error", err)
+		e.losses.lost(ctx, err)
 		if err := wait.pause(ctx); err != nil {
 			return err
 		}

@@ -47,7 +47,8 @@ type FeederConfig struct {
 	// service says that it has changed. Calls of OnMode and OnSynced do not
 	// overlap; it must not block.
 	OnMode func(mode reprievev1.Mode)
-	// Logger gets what goes wrong and is tried again; nil discards it.
+	// Logger gets what goes wrong and is tried again, an outage as one warning and
+	// one line at its end; nil discards it.
 	Logger *slog.Logger
 }
 
@@ -91,6 +92,7 @@ type Feeder struct {
 	conf   FeederConfig
 	client reprievev1.FeedServiceClient
 	log    *slog.Logger
+	losses losses // Run's
 
 	callback sync.Mutex // serialises OnSynced and OnMode
 
@@ -106,9 +108,10 @@ func NewFeeder(conn grpc.ClientConnInterface, conf FeederConfig) (*Feeder, error
 	if err := conf.validate(); err != nil {
 		return nil, fmt.Errorf("feeder configuration: %w", err)
 	}
+	log := logger(conf.Logger).With("cluster", conf.Cluster)
 	return &Feeder{
 		conf: conf, client: reprievev1.NewFeedServiceClient(conn),
-		log: logger(conf.Logger).With("cluster", conf.Cluster), synced: make(chan struct{}),
+		log: log, losses: losses{log: log}, synced: make(chan struct{}),
 	}, nil
 }
 
@@ -168,7 +171,7 @@ func (f *Feeder) Run(ctx context.Context) error {
 		} else if held++; held == f.conf.HeldAttempts {
 			return fmt.Errorf("feed of cluster %q: refused %d times: %w", f.conf.Cluster, held, err)
 		}
-		f.log.WarnContext(ctx, "feed ended, listing again", "error", err)
+		f.losses.lost(ctx, err)
 		if err := wait.pause(ctx); err != nil {
 			return err
 		}

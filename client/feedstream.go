@@ -97,6 +97,7 @@ func (s *feedSession) open(ctx context.Context) error {
 	if w == nil {
 		return fmt.Errorf("the service answered hello with %T instead of a welcome", first.GetMessage())
 	}
+	f.losses.back(ctx)
 	s.beat = w.GetHeartbeatInterval().AsDuration()
 	if s.beat <= 0 {
 		s.beat = defaultHeartbeat

@@ -1,0 +1,97 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// levels returns a logger and what it was told: level and reason of each line.
+func levels() (*slog.Logger, func() []string) {
+	var b bytes.Buffer
+	h := slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		switch a.Key {
+		case slog.LevelKey, "error":
+			return a
+		default:
+			return slog.Attr{}
+		}
+	}})
+	return slog.New(h), func() []string { return strings.Split(strings.TrimSpace(b.String()), "\n") }
+}
+
+// TestOutageIsLoggedOnce checks the log of two outages, the first of two reasons.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	n := 0
+	down := func() error {
+		n++
+		return status.Error(codes.Unavailable, fmt.Sprintf("reset of port %d", n))
+	}
+	stopping := func() error { return refusal(codes.Unavailable, ReasonStopping) }
+	want := []string{
+		`level=WARN error="Unavailable: reset of port 1"`,
+		`level=DEBUG error="Unavailable: reset of port 2"`,
+		`level=WARN error="Unavailable (STOPPING): refused"`,
+		`level=WARN error="Unavailable: reset of port 3"`,
+		`level=INFO`,
+		`level=WARN error="Unavailable: reset of port 4"`,
+	}
+	check := func(t *testing.T, got []string) {
+		t.Helper()
+		if !slices.Equal(got, want) {
+			t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	f := &fake{feeds: []func(feedServer) error{
+		func(feedServer) error { return down() }, func(feedServer) error { return down() },
+		func(feedServer) error { return stopping() }, func(feedServer) error { return down() },
+		func(s feedServer) error {
+			var seq uint64
+			if err := welcomeFeed(s, &seq); err != nil {
+				return err
+			}
+			return down()
+		},
+		func(feedServer) error { return refusal(codes.Aborted, ReasonSuperseded) },
+	}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		log, told := levels()
+		if err := newTestFeeder(t, conn, func(c *FeederConfig) { c.Logger = log }).Run(ctx); !IsSuperseded(err) {
+			t.Fatal(err)
+		}
+		check(t, told())
+	})
+	n = 0
+	f = &fake{evicts: []func(evictServer) error{
+		func(evictServer) error { return down() }, func(evictServer) error { return down() },
+		func(evictServer) error { return stopping() }, func(evictServer) error { return down() },
+		func(s evictServer) error {
+			if _, err := greet(s); err != nil {
+				return err
+			}
+			return down()
+		},
+		func(evictServer) error { return refusal(codes.Aborted, ReasonSuperseded) },
+	}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		log, told := levels()
+		e, err := NewExecutor(conn, ExecutorConfig{ID: "x", Clusters: []string{"c"}, Capacity: 1, Logger: log, Handler: func(context.Context, *Task) Result { return Result{} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Run(ctx); !IsSuperseded(err) {
+			t.Fatal(err)
+		}
+		check(t, told())
+		if st := e.Status(); st.Streams != 1 || st.Connected || !IsSuperseded(st.LastError) {
+			t.Errorf("status %+v", st)
+		}
+	})
+}
