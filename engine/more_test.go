@@ -288,3 +288,30 @@ func TestBudgetWaitRunsFromTheDueInstant(t *testing.T) {
 		t.Fatalf("backs off until %s at %s", e.NotBefore, b.clock.Now())
 	}
 }
+
+// TestRequestsReturnWhatIsOnDisk asks for an eviction and takes that back: each
+// answer is the record as it was committed.
+func TestRequestsReturnWhatIsOnDisk(t *testing.T) {
+	b := newBench(t, mem.New().Open)
+	b.list("a")
+	ctx := t.Context()
+	free := &mPod{namespace: "default", name: "free", uid: "uid-free", node: "n", bound: epoch, tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}
+	must(t, b.feed.Batch(ctx, 4, []engine.Event{upsertPod(free)}))
+	b.settle()
+	for uid, state := range map[string]engine.State{"uid-a": engine.StateWaiting, "uid-free": engine.StateClosed} {
+		asked, err := b.eng.RequestEviction(ctx, engine.EvictionRequest{
+			Cluster: cluster, ID: uid, Requester: "me", Pod: engine.PodRef{UID: uid}, NotBefore: epoch.Add(time.Hour),
+		})
+		must(t, err)
+		withdrawn, err := b.eng.WithdrawEviction(ctx, cluster, "me", uid)
+		must(t, err)
+		stored, err := b.eng.Get(ctx, engine.EvictionID(cluster, asked.Seq))
+		must(t, err)
+		if withdrawn.State != state || withdrawn.Revision <= asked.Revision || withdrawn.Revision != stored.Revision || withdrawn.Seq != asked.Seq {
+			t.Errorf("%s: asked for at revision %d; withdrawn is %+v; on disk at revision %d", uid, asked.Revision, withdrawn, stored.Revision)
+		}
+		if state == engine.StateClosed && (withdrawn.ClosedAt.IsZero() || withdrawn.CloseReason != engine.CloseCancelled || withdrawn.CancelCause != engine.CancelRequestWithdrawn) {
+			t.Errorf("%s: closed as %+v", uid, withdrawn)
+		}
+	}
+}

@@ -27,8 +27,8 @@ func (g *Engine) RequestEviction(ctx context.Context, r EvictionRequest) (*Evict
 	return rec, err
 }
 
-// WithdrawEviction takes a request back and returns the eviction as it then is:
-// closed if nothing else wants the pod gone. Errors: ErrRequestUnknown, ErrClusterUnknown.
+// WithdrawEviction takes a request back and returns the eviction as it then is
+// on disk: closed if nothing else wants the pod gone. Errors: ErrRequestUnknown, ErrClusterUnknown.
 func (g *Engine) WithdrawEviction(ctx context.Context, name, requester, id string) (*EvictionRecord, error) {
 	c, err := g.current()
 	if err != nil {
@@ -169,8 +169,8 @@ func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
 	s.decide(sc, p)
 }
 
-// withdrawRequest takes a request off a pod and returns the eviction as it then
-// stands; nil if there is no such request.
+// withdrawRequest takes a request off a pod and returns the record of it that is
+// now on its way to the disk; nil if there is no such request.
 func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) *EvictionRecord {
 	e := p.ev
 	if e == nil {
@@ -187,9 +187,16 @@ func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) 
 	s.put(sc, e)
 	// While the feed is lost this decides nothing: the end of the next list does.
 	s.decide(sc, p)
-	rec := e.record(sc.name)
-	if e.state == StateClosed {
-		rec.ClosedAt, rec.CloseReason, rec.CancelCause = s.now, CloseCancelled, CancelRequestWithdrawn
+	return s.queued(e)
+}
+
+// queued is the latest record of an eviction on its way to the disk; the commit
+// gives it its revision.
+func (s *shard) queued(e *eviction) *EvictionRecord {
+	for i := len(s.out) - 1; i >= 0; i-- {
+		if s.out[i].ev == e {
+			return s.out[i].change.Eviction
+		}
 	}
-	return rec
+	return nil
 }
