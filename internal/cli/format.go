@@ -11,8 +11,20 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// shortDuration is d in at most two units: 4m12s, 3h04m, 2d5h. Below ten seconds
-// it keeps tenths, if there are any.
+// far is from when on a date says more than a countdown. Beyond 292 years a
+// time.Duration cannot hold the difference of two instants.
+const far = 10 * 365 * 24 * time.Hour
+
+// until says how far away a coming instant is, or its date if that is far.
+func until(at, now time.Time) string {
+	if d := at.Sub(now); d < far {
+		return "in " + shortDuration(d.Truncate(time.Second))
+	}
+	return "on " + at.UTC().Format(time.DateOnly)
+}
+
+// shortDuration is d in at most two units: 4m12s, 3h04m, 2d5h, 12y. Below ten
+// seconds it keeps tenths, if there are any.
 func shortDuration(d time.Duration) string {
 	if d < 0 {
 		d = -d
@@ -31,8 +43,10 @@ func shortDuration(d time.Duration) string {
 		return fmt.Sprintf("%dm%02ds", s/60, s%60)
 	case s < 86400:
 		return fmt.Sprintf("%dh%02dm", s/3600, s%3600/60)
-	default:
+	case d < far:
 		return fmt.Sprintf("%dd%dh", s/86400, s%86400/3600)
+	default:
+		return fmt.Sprintf("%dy", s/86400/365)
 	}
 }
 
@@ -45,7 +59,7 @@ func countdown(at *timestamppb.Timestamp, now time.Time) string {
 	d := at.AsTime().Sub(now)
 	switch {
 	case d >= time.Second:
-		return "in " + shortDuration(d.Truncate(time.Second))
+		return until(at.AsTime(), now)
 	case d > 0:
 		return "in <1s"
 	case d > -time.Second:
@@ -75,7 +89,7 @@ func ends(at *timestamppb.Timestamp, now time.Time) string {
 	case !at.AsTime().After(now):
 		return "over"
 	default:
-		return "in " + shortDuration(at.AsTime().Sub(now).Truncate(time.Second))
+		return until(at.AsTime(), now)
 	}
 }
 
@@ -109,7 +123,7 @@ func stateWord(e *reprievev1.Eviction, now time.Time) string {
 	if e.GetHold() != reprievev1.HoldReason_HOLD_REASON_UNSPECIFIED {
 		s += " " + word(e.GetHold(), "HOLD_REASON_")
 		if u := e.GetHoldUntil(); u != nil && u.AsTime().After(now) {
-			s += " " + shortDuration(u.AsTime().Sub(now).Truncate(time.Second))
+			s += " " + strings.NewReplacer("in ", "", "on ", "until ").Replace(until(u.AsTime(), now))
 		}
 	}
 	if e.GetStuck() {
