@@ -57,6 +57,10 @@ func TestCallsRetrySendTheTokenAndGiveTypedErrors(t *testing.T) {
 		if want := "InvalidArgument (INVALID_ARGUMENT): refused: a: too long; b: empty"; err.Error() != want {
 			t.Errorf("error text %q, want %q", err, want)
 		}
+		repeats := &Error{Code: codes.InvalidArgument, Message: "validation error: a: too long", Fields: []FieldViolation{{"a", "too long"}, {"b", "empty"}}}
+		if want := "InvalidArgument: validation error: a: too long: b: empty"; repeats.Error() != want {
+			t.Errorf("error text %q, want %q", repeats, want)
+		}
 		if _, err := conn.Admin().GetPolicy(ctx, &reprievev1.GetPolicyRequest{}); status.Code(err) != codes.Unimplemented {
 			t.Errorf("a service that is not there: %v", err)
 		}

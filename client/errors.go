@@ -91,7 +91,8 @@ type Error struct {
 	status *status.Status
 }
 
-// Error implements error: code, reason, message and faulty fields in one line.
+// Error implements error: code, reason, message and the faulty fields that the
+// message does not name, in one line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Code.String())
@@ -101,12 +102,13 @@ func (e *Error) Error() string {
 	if e.Message != "" {
 		b.WriteString(": " + e.Message)
 	}
-	for i, f := range e.Fields {
-		sep := "; "
-		if i == 0 {
-			sep = ": "
+	sep := ": "
+	for _, f := range e.Fields {
+		// The message of the service's own validation has them in it.
+		if !strings.Contains(e.Message, f.Description) {
+			b.WriteString(sep + f.Field + ": " + f.Description)
+			sep = "; "
 		}
-		b.WriteString(sep + f.Field + ": " + f.Description)
 	}
 	return b.String()
 }

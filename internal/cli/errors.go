@@ -109,16 +109,30 @@ func statusExit(c codes.Code) int {
 	}
 }
 
-// withFields appends the field violations of a bad request to its message.
+// withFields is an error's message and the field violations of a bad request. A
+// message that only repeats these is left out.
 func withFields(e *client.Error) string {
 	if len(e.Fields) == 0 {
 		return plainDial(e.Message)
 	}
 	fields := make([]string, 0, len(e.Fields))
+	repeated := true
 	for _, f := range e.Fields {
-		fields = append(fields, f.Field+": "+f.Description)
+		repeated = repeated && strings.Contains(e.Message, f.Description)
+		fields = append(fields, f.Field+": "+plainRule(f.Description))
+	}
+	if repeated {
+		return strings.Join(fields, ", ")
 	}
 	return e.Message + " (" + strings.Join(fields, ", ") + ")"
+}
+
+// plainRule says in words what a rule of the contract means.
+func plainRule(description string) string {
+	if strings.Contains(description, "[a-z0-9]([-a-z0-9]*[a-z0-9])?") {
+		return "must be a DNS label: a-z, 0-9 and -, such as prod-1"
+	}
+	return strings.TrimPrefix(description, "invalid argument: ")
 }
 
 // plainDial takes gRPC's wrapping off an error of connecting.

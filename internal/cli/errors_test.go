@@ -40,6 +40,10 @@ func TestServiceErrors(t *testing.T) {
 			"reprieve: get nodes: too slow; the service did not answer in time; try again, or raise --timeout"},
 		"fields": {refusal(t, codes.InvalidArgument, "INVALID_ARGUMENT", "bad request", &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: "cluster", Description: "must be a DNS label"}}}), exitUsage,
 			"reprieve: get nodes: bad request (cluster: must be a DNS label)"},
+		"fields in the message": {refusal(t, codes.InvalidArgument, "INVALID_ARGUMENT", "validation errors:\n - a.cluster: does not match regex pattern `^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`\n - b: must be positive",
+			&errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
+				{Field: "a.cluster", Description: "does not match regex pattern `^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`"}, {Field: "b", Description: "must be positive"}}}), exitUsage,
+			"reprieve: get nodes: a.cluster: must be a DNS label: a-z, 0-9 and -, such as prod-1, b: must be positive"},
 		"control characters": {refusal(t, codes.Internal, "", "odd\x1b[2J\nthing"), exitFailure, "reprieve: get nodes: odd?[2J thing"},
 	} {
 		t.Run(name, func(t *testing.T) {
