@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/adminhttp"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -27,6 +28,9 @@ import (
 // OpenStore opens the data file at a path. It tells damaged, which must not
 // block, of records that reading finds damaged later.
 type OpenStore func(path string, damaged func(where string, err error)) (engine.Store, error)
+
+// handshakeTimeout bounds how long a client may take to connect.
+const handshakeTimeout = 10 * time.Second
 
 // dataFile is the file's name in the data folder.
 const dataFile = "reprieve.db"
@@ -88,7 +92,7 @@ func New(conf Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
-	s.admin = &http.Server{Handler: adminHandler(deps.Registry, s.ready, conf.Pprof), ReadHeaderTimeout: headerTimeout}
+	s.admin = adminhttp.NewServer(deps.Registry, s.ready, conf.Pprof)
 	return s, nil
 }
 
@@ -141,7 +145,7 @@ func (s *Service) transport() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(s.conf.Limits.MaxMessageBytes),
 		grpc.MaxConcurrentStreams(uint32(s.conf.Limits.MaxStreams)),
-		grpc.ConnectionTimeout(headerTimeout),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 15 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
 	}

@@ -1,4 +1,4 @@
-package server
+package adminhttp
 
 import (
 	"fmt"
@@ -10,12 +10,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// headerTimeout bounds how long a client of the admin address may take to ask.
+// headerTimeout bounds how long a client may take to ask.
 const headerTimeout = 10 * time.Second
 
-// adminHandler serves metrics, health and, if asked, profiles. ready says
-// whether the service can do its work, and why not.
-func adminHandler(reg *prometheus.Registry, ready func() error, profiles bool) http.Handler {
+// NewServer returns a server of metrics, health and, if asked, profiles, without
+// an address. ready says why the program cannot do its work; nil if it can.
+func NewServer(reg *prometheus.Registry, ready func() error, profiles bool) *http.Server {
+	return &http.Server{Handler: handler(reg, ready, profiles), ReadHeaderTimeout: headerTimeout}
+}
+
+func handler(reg *prometheus.Registry, ready func() error, profiles bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })

@@ -1,0 +1,28 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// KubeConfig is the way to an API server: that of a context of a kubeconfig file,
+// the file's current one if the name is empty, or with an empty path that of the
+// pod this program runs in.
+func KubeConfig(path, contextName string) (*rest.Config, error) {
+	if path == "" {
+		conf, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, errors.New("not in a pod with a service account: give a kubeconfig")
+		}
+		return conf, err
+	}
+	conf, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{CurrentContext: contextName}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
+	}
+	return conf, nil
+}

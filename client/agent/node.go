@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+const (
+	// nodeFresh is how long a read of a node serves the orders of that node.
+	nodeFresh = time.Second
+	// nodeReads bounds how many reads are remembered.
+	nodeReads = 1000
+)
+
+// nodeReader reads nodes live, each at most once a second.
+type nodeReader struct {
+	get   func(ctx context.Context, name string) (*corev1.Node, error)
+	clock clock.Clock
+
+	mu    sync.Mutex // guards reads
+	reads map[string]*nodeRead
+}
+
+// nodeRead is one read of a node; taints and err are set when done is closed.
+type nodeRead struct {
+	at     time.Time
+	done   chan struct{}
+	taints []corev1.Taint
+	err    error
+}
+
+// taints are the node's as the API server has them, read within the last second.
+func (r *nodeReader) taints(ctx context.Context, name string) ([]corev1.Taint, error) {
+	read, mine := r.read(name)
+	if mine {
+		// The read is not for this order alone: its recall does not end it.
+		node, err := r.get(context.WithoutCancel(ctx), name)
+		if read.err = err; err == nil {
+			read.taints = node.Spec.Taints
+		}
+		close(read.done)
+	}
+	select {
+	case <-read.done:
+		return read.taints, read.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// read finds a fresh read, or begins one that is the caller's to carry out.
+func (r *nodeReader) read(name string) (read *nodeRead, mine bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.clock.Now()
+	if old := r.reads[name]; old != nil && now.Sub(old.at) < nodeFresh {
+		return old, false
+	}
+	if len(r.reads) >= nodeReads {
+		for n, old := range r.reads {
+			if now.Sub(old.at) >= nodeFresh {
+				delete(r.reads, n)
+			}
+		}
+	}
+	read = &nodeRead{at: now, done: make(chan struct{})}
+	r.reads[name] = read
+	return read, true
+}

@@ -1,0 +1,167 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+const (
+	// maxQuiet is how long a watch may show nothing and still be believed. API
+	// servers send a bookmark about once a minute.
+	maxQuiet = 90 * time.Second
+	// pageSize is how many objects a list takes at a time where the API server
+	// does not stream lists.
+	pageSize = 500
+)
+
+// watchBackoff is how a watch comes back to an API server that was away. Its cap
+// is lower than client-go's, because due evictions wait for it.
+func watchBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 500 * time.Millisecond, Cap: 8 * time.Second, Steps: 8, Factor: 2, Jitter: 0.5}
+}
+
+// follower lists and watches one resource into its mirror.
+type follower struct {
+	mirror   *mirror
+	rest     rest.Interface
+	example  runtime.Object
+	selector string
+	clock    clock.Clock
+	log      *slog.Logger
+
+	mu   sync.Mutex // guards what follows
+	open int        // watches that stand
+	last time.Time  // of the last sign of life
+}
+
+// newFollowers returns those of nodes and of pods that have a node: what is not
+// bound to one is nobody's to evict.
+func newFollowers(s *state, core rest.Interface, clk clock.Clock, log *slog.Logger) []*follower {
+	return []*follower{
+		{mirror: &s.nodes, rest: core, example: &corev1.Node{}, clock: clk, log: log},
+		{mirror: &s.pods, rest: core, example: &corev1.Pod{}, selector: "spec.nodeName!=", clock: clk, log: log},
+	}
+}
+
+// run follows until ctx is done.
+func (f *follower) run(ctx context.Context) {
+	r := cache.NewReflectorWithOptions(f, f.example, f.mirror, cache.ReflectorOptions{Name: f.mirror.resource, Backoff: watchBackoff()})
+	r.WatchListPageSize = pageSize
+	r.RunWithContext(ctx)
+}
+
+// ListWithContext implements [cache.ListerWithContext].
+func (f *follower) ListWithContext(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
+	if opts.ResourceVersion == "0" {
+		// That would take any state that the API server has in memory, however
+		// old. Deletions are decided on this list.
+		opts.ResourceVersion = ""
+	}
+	opts.FieldSelector = f.selector
+	list, err := f.rest.Get().Resource(f.mirror.resource).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Get()
+	if err != nil {
+		f.failed(ctx, "list", err)
+		return nil, err
+	}
+	strip(list)
+	return list, nil
+}
+
+// WatchWithContext implements [cache.WatcherWithContext].
+func (f *follower) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.Watch, opts.FieldSelector = true, f.selector
+	w, err := f.rest.Get().Resource(f.mirror.resource).VersionedParams(&opts, scheme.ParameterCodec).Watch(ctx)
+	if err != nil {
+		f.failed(ctx, "watch", err)
+		return nil, err
+	}
+	return f.attend(w), nil
+}
+
+// failed tells of a call that the reflector will make again.
+func (f *follower) failed(ctx context.Context, verb string, err error) {
+	if ctx.Err() == nil {
+		f.log.WarnContext(ctx, "cannot follow the cluster, trying again", "verb", verb, "resource", f.mirror.resource, "error", err)
+	}
+}
+
+// List implements [cache.Lister], which [cache.NewReflectorWithOptions] asks for
+// and does not call.
+func (f *follower) List(opts metav1.ListOptions) (runtime.Object, error) {
+	return f.ListWithContext(context.Background(), opts)
+}
+
+// Watch implements [cache.Watcher] as List does [cache.Lister].
+func (f *follower) Watch(opts metav1.ListOptions) (watch.Interface, error) {
+	return f.WatchWithContext(context.Background(), opts)
+}
+
+// attended is a watch whose signs of life are noted.
+type attended struct {
+	watch.Interface
+	out  chan watch.Event
+	done chan struct{}
+	stop func()
+}
+
+// ResultChan implements [watch.Interface].
+func (a *attended) ResultChan() <-chan watch.Event { return a.out }
+
+// Stop implements [watch.Interface].
+func (a *attended) Stop() { a.stop() }
+
+func (f *follower) attend(w watch.Interface) watch.Interface {
+	a := &attended{Interface: w, out: make(chan watch.Event), done: make(chan struct{})}
+	a.stop = sync.OnceFunc(func() {
+		close(a.done)
+		w.Stop()
+	})
+	f.sign(1)
+	go func() {
+		defer close(a.out)
+		defer f.sign(-1)
+		for e := range w.ResultChan() {
+			f.sign(0)
+			strip(e.Object)
+			select {
+			case a.out <- e:
+			case <-a.done:
+				return
+			}
+		}
+	}()
+	return a
+}
+
+// sign notes a sign of life, and by how many the open watches have changed.
+func (f *follower) sign(opened int) {
+	f.mu.Lock()
+	f.open += opened
+	if opened >= 0 {
+		f.last = f.clock.Now()
+	}
+	f.mu.Unlock()
+	if opened != 0 {
+		f.mirror.state.stir()
+	}
+}
+
+// quiet is how long the watch has shown nothing, and whether one stands.
+func (f *follower) quiet() (time.Duration, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.clock.Now().Sub(f.last), f.open > 0
+}
