@@ -114,7 +114,7 @@ func TestConfirm(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
-			h.fake.impact, h.tty, h.in = 3, tc.tty, tc.in
+			h.fake.impact, h.fake.clusters, h.tty, h.in = 3, sampleClusters(), tc.tty, tc.in
 			code, _, errs := h.run("enforce", "prod")
 			if code != tc.code || errs != tc.stderr {
 				t.Errorf("exit %d, want %d; stderr %q, want %q", code, tc.code, errs, tc.stderr)
@@ -132,8 +132,51 @@ func TestConfirm(t *testing.T) {
 	}
 }
 
+// TestNewCluster checks that a mistyped cluster is not made known by accident.
+func TestNewCluster(t *testing.T) {
+	acts := map[string][]string{
+		"pause":      {"pause", "prd", "--reason", "x"},
+		"enforce":    {"enforce", "prd", "--yes"},
+		"dry run":    {"enforce", "prd", "--dry-run"},
+		"shadow":     {"shadow", "prd"},
+		"policy set": {"policy", "set", "--cluster", "prd", "--yes", "rate=5/10"},
+	}
+	changes := func(h *harness) (n int) {
+		for _, a := range h.fake.asked {
+			switch a.(type) {
+			case *reprievev1.PauseEvictionsRequest, *reprievev1.SetPolicyRequest:
+				n++
+			}
+		}
+		return n
+	}
+	for name, args := range acts {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t)
+			h.fake.clusters = sampleClusters()
+			h.fake.clusters[1].Name = "staging"
+			code, out, errs := h.run(args...)
+			want := ": cluster prd is not known to the service (known: prod, staging, new); add --new-cluster to prepare it before its feed joins\n"
+			if code != exitFailure || !strings.HasSuffix(errs, want) || out != "" || changes(h) != 0 {
+				t.Errorf("exit %d, stderr %q, output %q, %d changes", code, errs, out, changes(h))
+			}
+			if code, _, errs := h.run(append(args, "--new-cluster")...); code != exitOK || errs != "" || changes(h) == 0 {
+				t.Errorf("--new-cluster: exit %d, stderr %q, %d changes", code, errs, changes(h))
+			}
+		})
+	}
+	// Who may pause but not look is warned; the pause is made.
+	h := newHarness(t)
+	h.fake.unseen = true
+	code, out, errs := h.run("pause", "prd", "--reason", "x")
+	if code != exitOK || !strings.HasPrefix(out, "Paused ") || !strings.Contains(errs, "warning: cannot tell whether the service knows cluster prd") {
+		t.Errorf("exit %d, stderr %q, output %q", code, errs, out)
+	}
+}
+
 func TestPolicyFileAndGet(t *testing.T) {
 	h := newHarness(t)
+	h.fake.clusters = sampleClusters()
 	h.in = "mode: shadow\nrate: {per_second: 5, burst: 6}\ndefault_unreachable_toleration: 2m\nexcluded_namespaces: [kube-system]\n"
 	if code, _, errs := h.run("policy", "set", "--cluster", "prod", "-f", "-"); code != exitOK {
 		t.Fatalf("exit %d: %s", code, errs)
@@ -159,6 +202,7 @@ func TestPolicyFileAndGet(t *testing.T) {
 // TestPolicyWarnings shows what the service warns of, once, and goes on.
 func TestPolicyWarnings(t *testing.T) {
 	h := newHarness(t)
+	h.fake.clusters = sampleClusters()
 	h.fake.warnings = []string{"budget_wait has no effect"}
 	code, _, errs := h.run("policy", "set", "--cluster", "prod", "budget_wait=5m")
 	if code != exitOK || errs != "warning: budget_wait has no effect\n" {

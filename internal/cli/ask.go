@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/reprieve-dev/reprieve/client"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -67,6 +68,51 @@ func (s *session) confirm(yes bool, impact string) error {
 
 func addYes(cmd *cobra.Command, yes *bool) {
 	cmd.Flags().BoolVarP(yes, "yes", "y", false, "do it without being asked; needed where no terminal is")
+}
+
+func addNewCluster(cmd *cobra.Command, prepare *bool) {
+	cmd.Flags().BoolVar(prepare, "new-cluster", false, "prepare a cluster that the service does not know yet, before its feed joins")
+}
+
+// namesShown is how many clusters a message names.
+const namesShown = 10
+
+// known refuses a cluster that the service does not know, which is most often a
+// mistyped one, unless it is to be prepared. Who may not ask is not kept from
+// the act, which has an answer of its own.
+func (s *session) known(cluster string, prepare bool) error {
+	if prepare {
+		return nil
+	}
+	_, err := call(s, noOpts(s.query.GetCluster), &reprievev1.GetClusterRequest{Cluster: cluster})
+	switch {
+	case err == nil, client.IsClusterDamaged(err):
+		return nil
+	case client.IsDenied(err):
+		fmt.Fprintf(s.Err, "warning: cannot tell whether the service knows cluster %s: these credentials may not ask\n", cleanText(cluster))
+		return nil
+	case !client.IsNotFound(err):
+		return err
+	}
+	names := "it knows none"
+	r, err := call(s, noOpts(s.query.ListClusters), &reprievev1.ListClustersRequest{})
+	switch all := r.GetClusters(); {
+	case err != nil:
+		names = "which ones it knows these credentials may not ask"
+	case len(all) > 0:
+		list := make([]string, 0, namesShown)
+		for _, c := range all[:min(len(all), namesShown)] {
+			list = append(list, c.GetName())
+		}
+		names = "known: " + strings.Join(list, ", ")
+		if more := len(all) - len(list); more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+	}
+	return &hintError{
+		err:  fmt.Errorf("cluster %s is not known to the service (%s)", cluster, names),
+		hint: "add --new-cluster to prepare it before its feed joins",
+	}
 }
 
 // endFlags say when something ends.

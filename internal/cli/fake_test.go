@@ -45,6 +45,7 @@ type fakeService struct {
 	explain   *reprievev1.ExplainPodResponse
 	changes   []*reprievev1.WatchEvictionsResponse
 	live      bool // a watch stays after its changes
+	unseen    bool // looking at clusters is not allowed
 	policy    *reprievev1.ClusterPolicy
 	impact    uint64
 	warnings  []string

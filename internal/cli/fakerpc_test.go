@@ -62,6 +62,9 @@ func (f *fakeService) GetCluster(_ context.Context, r *reprievev1.GetClusterRequ
 	if err := f.ask(r); err != nil {
 		return nil, err
 	}
+	if f.unseen {
+		return nil, status.Error(codes.PermissionDenied, "no role")
+	}
 	for _, c := range f.clusters {
 		if c.GetName() == r.GetCluster() {
 			return &reprievev1.GetClusterResponse{Cluster: c}, nil

@@ -10,13 +10,14 @@ import (
 )
 
 func newEnforce(a *app) *cobra.Command {
-	var yes, dryRun bool
+	var act policyAct
 	cmd := &cobra.Command{
 		Use:   "enforce [CLUSTER]",
 		Short: "Send a cluster's due evictions (mode ENFORCE); tells the impact first",
 		Long: `Sets the cluster's mode to ENFORCE: due evictions are sent to executors, at the policy's
 rate. It first asks the service how many pods would become due at once, shows that, and
-asks; --yes goes on without asking.`,
+asks; --yes goes on without asking. A cluster that the service does not know is refused
+without --new-cluster.`,
 		Example: `  reprieve enforce prod --dry-run
   reprieve enforce prod`,
 		Args: cobra.MaximumNArgs(1),
@@ -26,21 +27,24 @@ asks; --yes goes on without asking.`,
 				return err
 			}
 			return a.admin(cmd.Context(), func(s *session) error {
-				return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_ENFORCE), yes, dryRun)
+				return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_ENFORCE), act)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only tell the impact")
-	addYes(cmd, &yes)
+	cmd.Flags().BoolVar(&act.dryRun, "dry-run", false, "only tell the impact")
+	addYes(cmd, &act.yes)
+	addNewCluster(cmd, &act.prepare)
 	return cmd
 }
 
 func newShadow(a *app) *cobra.Command {
-	return &cobra.Command{
+	var prepare bool
+	cmd := &cobra.Command{
 		Use:   "shadow [CLUSTER]",
 		Short: "Decide and record, send nothing (mode SHADOW)",
 		Long: `Sets the cluster's mode to SHADOW: all is decided and recorded, nothing is sent, and
-orders that are out are recalled. What would have been sent is closed as WOULD_EVICT.`,
+orders that are out are recalled. What would have been sent is closed as WOULD_EVICT. A
+cluster that the service does not know is refused without --new-cluster.`,
 		Example: `  reprieve shadow prod`,
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -49,10 +53,12 @@ orders that are out are recalled. What would have been sent is closed as WOULD_E
 				return err
 			}
 			return a.admin(cmd.Context(), func(s *session) error {
-				return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_SHADOW), true, false)
+				return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_SHADOW), policyAct{yes: true, prepare: prepare})
 			})
 		},
 	}
+	addNewCluster(cmd, &prepare)
+	return cmd
 }
 
 func modeRequest(cluster string, mode reprievev1.Mode) *reprievev1.SetPolicyRequest {
@@ -61,10 +67,19 @@ func modeRequest(cluster string, mode reprievev1.Mode) *reprievev1.SetPolicyRequ
 	}
 }
 
+// policyAct is how a change of policy is made.
+type policyAct struct {
+	yes, dryRun bool
+	prepare     bool // the cluster need not be known
+}
+
 // setPolicy tells the impact of a change of policy, asks if pods would leave for
 // it, and makes it. The etag that the impact was told for goes with the change,
 // so that nobody agrees to one policy and gets another.
-func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, yes, dryRun bool) error {
+func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, act policyAct) error {
+	if err := s.known(req.GetCluster(), act.prepare); err != nil {
+		return err
+	}
 	if req.GetEtag() == "" {
 		p, err := call(s, noOpts(s.admin.GetPolicy), &reprievev1.GetPolicyRequest{Cluster: req.GetCluster()})
 		if err != nil && statusOf(err) != exitNotFound {
@@ -82,10 +97,10 @@ func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, yes, dryRun bool) 
 	}
 	enforces := req.GetPolicy().GetMode() == reprievev1.Mode_MODE_ENFORCE
 	pods := plural(r.GetWouldBecomeDue(), "pod", "pods")
-	if !dryRun {
+	if !act.dryRun {
 		if enforces || r.GetWouldBecomeDue() > 0 {
 			impact := fmt.Sprintf("This change to cluster %s makes %s due at once.", req.GetCluster(), pods)
-			if err := s.confirm(yes, impact); err != nil {
+			if err := s.confirm(act.yes, impact); err != nil {
 				return err
 			}
 		}
@@ -97,7 +112,7 @@ func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, yes, dryRun bool) 
 	if s.flags.output != outputTable {
 		return s.printMessage(r)
 	}
-	if dryRun {
+	if act.dryRun {
 		_, err = fmt.Fprintf(s.Out, "Would set the policy of %s; %s would become due at once. Nothing was changed.\n", req.GetCluster(), pods)
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 
 func newPause(a *app) *cobra.Command {
 	var node, reason string
+	var prepare bool
 	var end endFlags
 	cmd := &cobra.Command{
 		Use:   "pause [CLUSTER]",
@@ -17,7 +18,8 @@ func newPause(a *app) *cobra.Command {
 		Long: `Holds evictions of a cluster, of one node (--node) or of one namespace (-n). When the
 command returns, the pause is on disk, no order of its scope starts any more, and those
 that were out have been recalled. Waits go on; what falls due stays due and is released
-by resume, or when the pause ends. A pause of the same scope is replaced.`,
+by resume, or when the pause ends. A pause of the same scope is replaced. A cluster that
+the service does not know is refused without --new-cluster.`,
 		Example: `  reprieve pause prod --reason "network works" --for 2h
   reprieve pause prod --node n7 --reason "disk being looked at"
   reprieve pause prod -n payments --reason "release night"`,
@@ -35,6 +37,9 @@ by resume, or when the pause ends. A pause of the same scope is replaced.`,
 				return err
 			}
 			return a.admin(cmd.Context(), func(s *session) error {
+				if err := s.known(cluster, prepare); err != nil {
+					return err
+				}
 				r, err := call(s, noOpts(s.admin.PauseEvictions), &reprievev1.PauseEvictionsRequest{
 					Cluster: cluster, Node: node, Namespace: a.flags.namespace, Reason: reason, EndTime: until,
 				})
@@ -54,6 +59,7 @@ by resume, or when the pause ends. A pause of the same scope is replaced.`,
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people (required)")
 	_ = cmd.MarkFlagRequired("reason")
 	end.register(cmd)
+	addNewCluster(cmd, &prepare)
 	return cmd
 }
 

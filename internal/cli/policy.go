@@ -53,13 +53,14 @@ func newPolicyGet(a *app) *cobra.Command {
 func newPolicySet(a *app) *cobra.Command {
 	var unset []string
 	var file, etag string
-	var yes, dryRun bool
+	var act policyAct
 	cmd := &cobra.Command{
 		Use:   "set [FIELD=VALUE ...] --cluster CLUSTER",
 		Short: "Set or unset policy fields; tells the impact first",
 		Long: `Stores policy fields, which override the service's configuration field by field; --unset
 gives a field back to the configuration. It asks the service how many pods would become
 due by the change and, if there are any or the mode becomes ENFORCE, asks first.
+A cluster that the service does not know is refused without --new-cluster.
 
 Fields: mode (shadow, enforce), default_not_ready_toleration and
 default_unreachable_toleration (durations), disable_default_tolerations (true, false),
@@ -100,15 +101,16 @@ comparison_operators. Durations are written 90s, 5m or 1h30m.`,
 			if err := checkMask(req.GetUpdateMask().GetPaths()); err != nil {
 				return err
 			}
-			return a.admin(cmd.Context(), func(s *session) error { return s.setPolicy(req, yes, dryRun) })
+			return a.admin(cmd.Context(), func(s *session) error { return s.setPolicy(req, act) })
 		},
 	}
 	fl := cmd.Flags()
 	fl.StringSliceVar(&unset, "unset", nil, "give these fields back to the configuration")
 	fl.StringVarP(&file, "filename", "f", "", "YAML or JSON file with the fields, as policy get -o yaml shows under stored; - is the input")
 	fl.StringVar(&etag, "etag", "", "only if the policy still has this etag, as policy get shows it")
-	fl.BoolVar(&dryRun, "dry-run", false, "only tell the impact")
-	addYes(cmd, &yes)
+	fl.BoolVar(&act.dryRun, "dry-run", false, "only tell the impact")
+	addYes(cmd, &act.yes)
+	addNewCluster(cmd, &act.prepare)
 	return cmd
 }
 
