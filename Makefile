@@ -7,7 +7,7 @@ FUZZ_TIME ?= 60s
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk 'BEGIN {FS = ":.*?## "} {printf "  %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*?## ' $(MAKEFILE_LIST) | sort | awk 'BEGIN {FS = ":.*?## "} {printf "  %-12s %s\n", $$1, $$2}'
 
 .PHONY: build
 build: ## Build the programs into bin/
@@ -23,6 +23,7 @@ lint: ## Run the linters on Go and on the contract
 	bash test/tools/proto.sh breaking
 	cd test/tools/lint && $(GO) build -o ../../../bin/golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	bin/golangci-lint run --timeout 15m ./...
+	cd test/e2e && ../../bin/golangci-lint run --timeout 15m ./...
 
 .PHONY: test
 test: ## Run all tests with the race detector
@@ -36,6 +37,11 @@ cover: ## Print the statement coverage of engine and store
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZ_TIME
 	bash test/tools/fuzz.sh $(FUZZ_TIME)
+
+.PHONY: e2e
+e2e: build ## Run the tests on real API servers (the first build of a control plane takes a quarter of an hour)
+	bash test/controlplane/build.sh
+	cd test/e2e && $(GO) test -count=1 -timeout 40m $(TEST_FLAGS) ./...
 
 .PHONY: demo
 demo: build ## Show the main job: waits, orders, a kill, and a wait that goes on
