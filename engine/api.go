@@ -193,6 +193,8 @@ type ClusterStatus struct {
 	Executors []ExecutorStatus
 	Reprieves int
 	Warnings  []string
+	// Foreign are evictions by another controller while this one enforces.
+	Foreign ForeignStatus
 	// Ignored counts ignored input by kind: taint_effect, unknown_kind, unknown_uid_delete.
 	Ignored map[string]uint64
 }

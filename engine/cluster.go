@@ -66,6 +66,7 @@ type cluster struct {
 	// cancel ends the dispatcher when the cluster is forgotten.
 	cancel  context.CancelFunc
 	ignored ignoredCounts
+	foreign foreignTally
 
 	mu      sync.Mutex // guards what follows; nothing blocks while it is held
 	rec     ClusterRecord

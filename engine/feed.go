@@ -250,6 +250,7 @@ func (f *FeedSession) fence(e *feedEntry) {
 	f.cl.core.onShards(func(s *shard) {
 		if sc := s.clusters[f.cl.name]; sc != nil {
 			s.stirQuiet(sc)
+			sc.forgetLate(s.now)
 		}
 	}, func() { f.complete(e) })
 }
@@ -420,17 +421,19 @@ func (cl *cluster) routePodGone(seen *Pod, part func(*shard) *batch) {
 		cl.ignored.unknownUID.Add(1)
 		return
 	}
-	cl.forget(p, false, part)
+	cl.forget(p, false, part).marked = seen.marked()
 }
 
-// forget takes a pod out of the router and sends its end to its shard.
-func (cl *cluster) forget(p *pod, superseded bool, part func(*shard) *batch) {
+// forget takes a pod out of the router and sends its end to its shard. What it
+// returns is valid until the next event is routed.
+func (cl *cluster) forget(p *pod, superseded bool, part func(*shard) *batch) *podOp {
 	delete(cl.uids, p.uid)
 	if name := (podName{p.namespace, p.name}); cl.names[name] == p {
 		delete(cl.names, name)
 	}
 	b := part(p.shard)
 	b.pods = append(b.pods, podOp{pod: p, superseded: superseded})
+	return &b.pods[len(b.pods)-1]
 }
 
 func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
@@ -456,7 +459,7 @@ func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
 	}
 	p.gen = cl.gen
 	b := part(p.shard)
-	b.pods = append(b.pods, podOp{pod: p, seen: seen})
+	b.pods = append(b.pods, podOp{pod: p, seen: seen, marked: seen.marked()})
 }
 
 // unlisted are deletions of all that the list now ending did not contain. mu is held.

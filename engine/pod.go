@@ -21,6 +21,9 @@ type pod struct {
 	place int32 // index in node.pods
 	// listed: the feed has shown the pod. A pod known only from an open eviction is not.
 	listed, gone, terminating, finished, mirror bool
+	// claimed: an order of ours was out, or the taint manager's mark was seen, so
+	// that its mark is no news any more.
+	claimed bool
 
 	// node is never nil: a pod without a node is on the node named "".
 	node    *node
@@ -172,6 +175,9 @@ type evictionRest struct {
 	lastSentAt  time.Time
 	resultAt    time.Time
 	confirmBy   time.Time
+	// firstDue is the due instant it was opened with, once that has moved.
+	firstDue time.Time
+	observed *Observation
 }
 
 // sc is the shard's part of the eviction's cluster.
@@ -234,6 +240,7 @@ func (e *eviction) record(cluster string) *EvictionRecord {
 		}
 		r.NotBefore, r.LastOutcome, r.LastMessage = m.notBefore, m.lastOutcome, m.lastMessage
 		r.FirstSentAt, r.LastSentAt, r.ResultAt, r.ConfirmBy = m.firstSentAt, m.lastSentAt, m.resultAt, m.confirmBy
+		r.FirstDue, r.Observed = m.firstDue, m.observed
 	}
 	return r
 }
@@ -247,7 +254,9 @@ func (e *eviction) restore(r *EvictionRecord) {
 	}
 	e.attempts, e.noAnswers, e.openedAt, e.revision = r.Attempts, r.NoAnswers, r.OpenedAt, r.Revision
 	e.committed = true
-	if len(r.Requests) == 0 && r.Delivery == nil && r.NotBefore.IsZero() && r.LastOutcome == 0 && r.FirstSentAt.IsZero() {
+	e.pod.claimed = !r.FirstSentAt.IsZero()
+	if len(r.Requests) == 0 && r.Delivery == nil && r.NotBefore.IsZero() && r.LastOutcome == 0 && r.FirstSentAt.IsZero() &&
+		r.FirstDue.IsZero() {
 		return
 	}
 	e.rest = &evictionRest{
@@ -256,6 +265,7 @@ func (e *eviction) restore(r *EvictionRecord) {
 		handed:    r.Delivery != nil,
 		notBefore: r.NotBefore, lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
 		firstSentAt: r.FirstSentAt, lastSentAt: r.LastSentAt, resultAt: r.ResultAt, confirmBy: r.ConfirmBy,
+		firstDue: r.FirstDue,
 	}
 	if r.Delivery != nil {
 		e.rest.deliveredAt = r.Delivery.SentAt

@@ -326,6 +326,7 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 		"taint_effect": cl.ignored.taintEffect.Load(), "unknown_kind": cl.ignored.unknownKind.Load(),
 		"unknown_uid": cl.ignored.unknownUID.Load(),
 	}
+	st.Foreign = cl.foreign.status(now)
 	left := newCountdown(2, func() { close(done) })
 	cl.dispatcher.inbox.put(dispatchMsg{task: func(d *dispatcher) {
 		st.Executors = d.status()
@@ -353,6 +354,9 @@ func (st *ClusterStatus) warnings(now time.Time) (w []string) {
 	}
 	if st.Policy.Mode == ModeEnforce && len(st.Executors) == 0 {
 		w = append(w, "no executor is attached: nothing can be sent")
+	}
+	if st.Foreign.Count > 0 {
+		w = append(w, st.Foreign.warning())
 	}
 	if st.Stuck > 0 {
 		w = append(w, fmt.Sprintf("%d evictions are stuck (%d or more attempts)", st.Stuck, stuckAttempts))

@@ -199,6 +199,10 @@ type EvictionRecord struct {
 	ClosedAt    time.Time
 	CloseReason CloseReason
 	CancelCause CancelCause
+	// FirstDue is the due instant it was opened with, if that has moved since.
+	FirstDue time.Time
+	// Observed is what shadow mode saw of another controller's deletion of the pod; nil if nothing.
+	Observed *Observation
 	// Revision is the store's revision at the last commit of the record.
 	Revision uint64
 }

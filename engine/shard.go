@@ -41,7 +41,9 @@ type shardCluster struct {
 	// requested are the evictions with requests.
 	requested map[*eviction]struct{}
 	// quiet are pods with podRest.quietUntil set.
-	quiet  map[*pod]struct{}
+	quiet map[*pod]struct{}
+	// late are marks that were no decision's yet when they came, see observeLate.
+	late   map[*pod]lateMark
 	pods   int
 	counts counts
 }

@@ -24,6 +24,8 @@ type podOp struct {
 	seen *Pod
 	// superseded: another UID took the pod's name.
 	superseded bool
+	// marked: the pod bears the taint manager's mark.
+	marked bool
 }
 
 func (s *shard) apply(b *batch) {
@@ -39,6 +41,7 @@ func (s *shard) apply(b *batch) {
 			touched = append(touched, n)
 		}
 	}
+	s.observeLate(sc, touched)
 	for i := range b.pods {
 		s.applyPod(sc, &b.pods[i], b.at)
 	}
@@ -151,6 +154,7 @@ func (s *shard) storeNode(sc *shardCluster, n *node) {
 func (s *shard) applyPod(sc *shardCluster, op *podOp, at time.Time) {
 	p := op.pod
 	if op.seen == nil {
+		s.mark(sc, op, false, at)
 		s.podGone(sc, p, op.superseded)
 		return
 	}
@@ -158,7 +162,8 @@ func (s *shard) applyPod(sc *shardCluster, op *podOp, at time.Time) {
 		sc.nodeNamed(p.nodeName).add(p)
 		sc.pods++
 	}
-	if !p.listed {
+	fresh := !p.listed
+	if fresh {
 		p.listed = true
 		if p.boundAt.IsZero() {
 			// Never later than when the service first saw the pod there (D8).
@@ -172,6 +177,7 @@ func (s *shard) applyPod(sc *shardCluster, op *podOp, at time.Time) {
 	s.interner.put(p.tols)
 	p.tols = tols
 	p.mirror = op.seen.Mirror
+	s.mark(sc, op, fresh, at)
 	if op.seen.Finished && !p.finished {
 		p.finished = true
 		s.podOver(sc, p, ClosePodFinished)

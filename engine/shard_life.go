@@ -184,6 +184,9 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	s.withdraw(sc, e)
 	s.heap.disarm(e)
 	sc.unindex(e)
+	if m := e.more(); m.firstDue.IsZero() && !e.due.Equal(d.Due) {
+		m.firstDue = e.due
+	}
 	e.due, e.cause = d.Due, cause
 	sc.reindex(e)
 	if d.Due.After(s.now) && e.state == StateDue {
@@ -381,7 +384,7 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 	m := e.rest
 	if s.stands(sc, e) {
 		// Before the order leaves: its answer may come at once.
-		m.handed = true
+		m.handed, e.pod.claimed = true, true
 		lateness := s.now.Sub(e.due)
 		policy := &sc.conf.policy
 		if m.link.session.order(Order{

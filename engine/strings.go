@@ -29,6 +29,16 @@ func (c CancelCause) String() string {
 	return name([]string{"UNSPECIFIED", "TAINT_REMOVED", "TOLERATION", "POLICY", "REQUEST_WITHDRAWN", "REPRIEVE"}, c)
 }
 
+// String says in words what stood against a pod's eviction; empty if nothing did.
+func (s Standing) String() string {
+	return name([]string{
+		"nothing is known of it", "", "its node had no NoExecute taint", "it tolerates its node's taints for ever",
+		"its tolerationSeconds is longer than the longest duration, which is for ever", "the policy ignores the taint's key",
+		"it was not scheduled to a node", "it was terminating already", "it had finished", "it is a mirror pod of a static pod",
+		"the policy excludes its namespace", "its node object was gone",
+	}, s)
+}
+
 // String returns the name used in the API.
 func (h Hold) String() string {
 	return name([]string{"NONE", "CLUSTER_NOT_SYNCED", "RECORD_DAMAGED", "PAUSED", "REPRIEVED", "BACKING_OFF", "BLAST_RADIUS", "DISRUPTION", "NO_EXECUTOR", "RATE_LIMITED"}, h)

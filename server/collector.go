@@ -20,7 +20,7 @@ type collector struct {
 	clock  clock.Clock
 	logger *slog.Logger
 
-	serving, open, held, stuck, overdue, feedAge, synced, enforcing, nodes, pods, executors, reprieves, ignored, damaged *prometheus.Desc
+	serving, open, held, stuck, overdue, feedAge, synced, enforcing, nodes, pods, executors, reprieves, ignored, damaged, foreign *prometheus.Desc
 }
 
 func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *collector {
@@ -43,6 +43,7 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 		reprieves: desc("reprieve_reprieves", "Reprieves known.", "cluster"),
 		ignored:   desc("reprieve_ignored_input_total", "Input that was ignored, by kind.", "cluster", "kind"),
 		damaged:   desc("reprieve_cluster_damaged", "1 if the cluster's record on disk is damaged.", "cluster"),
+		foreign:   desc("reprieve_foreign_evictions_total", "Pods that another controller evicted for taints while the cluster's mode was ENFORCE.", "cluster"),
 	}
 }
 
@@ -50,6 +51,7 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.serving, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
+		c.foreign,
 	} {
 		ch <- d
 	}
@@ -99,6 +101,7 @@ func (c *collector) cluster(ch chan<- prometheus.Metric, st *engine.ClusterStatu
 	gauge(c.pods, float64(st.Pods))
 	gauge(c.executors, float64(len(st.Executors)))
 	gauge(c.reprieves, float64(st.Reprieves))
+	ch <- prometheus.MustNewConstMetric(c.foreign, prometheus.CounterValue, float64(st.Foreign.Total), name)
 	for kind, n := range st.Ignored {
 		ch <- prometheus.MustNewConstMetric(c.ignored, prometheus.CounterValue, float64(n), name, kind)
 	}

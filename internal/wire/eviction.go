@@ -30,6 +30,11 @@ func Eviction(r *engine.EvictionRecord) *reprievev1.Eviction {
 		ResultTime: Timestamp(r.ResultAt), CloseTime: Timestamp(r.ClosedAt),
 		CloseReason: reprievev1.CloseReason(r.CloseReason), CancelCause: reprievev1.CancelCause(r.CancelCause),
 		BackOffUntil: Timestamp(r.NotBefore), Revision: strconv.FormatUint(r.Revision, 10),
+		FirstDueTime: Timestamp(r.FirstDue),
+	}
+	if o := r.Observed; o != nil {
+		out.ObservedDeletionTime, out.ObservedDisruptionReason = Timestamp(o.DeletedAt), o.Reason
+		out.ObservedExplanation = o.Standing.String()
 	}
 	for _, q := range r.Requests {
 		out.Requests = append(out.Requests, &reprievev1.Request{

@@ -1146,7 +1146,16 @@ type Eviction struct {
 	// Revision of its last change on disk; opaque.
 	Revision string `protobuf:"bytes,27,opt,name=revision,proto3" json:"revision,omitempty"`
 	// When the last order was sent.
-	LastSendTime  *timestamppb.Timestamp `protobuf:"bytes,28,opt,name=last_send_time,json=lastSendTime,proto3" json:"last_send_time,omitempty"`
+	LastSendTime *timestamppb.Timestamp `protobuf:"bytes,28,opt,name=last_send_time,json=lastSendTime,proto3" json:"last_send_time,omitempty"`
+	// When another controller's deletion of the pod for its taints was first seen
+	// (condition DisruptionTarget), in mode SHADOW.
+	ObservedDeletionTime *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=observed_deletion_time,json=observedDeletionTime,proto3" json:"observed_deletion_time,omitempty"`
+	// Reason of that condition.
+	ObservedDisruptionReason string `protobuf:"bytes,30,opt,name=observed_disruption_reason,json=observedDisruptionReason,proto3" json:"observed_disruption_reason,omitempty"`
+	// Why the pod would have stayed at that instant; empty if it would have left.
+	ObservedExplanation string `protobuf:"bytes,31,opt,name=observed_explanation,json=observedExplanation,proto3" json:"observed_explanation,omitempty"`
+	// The due instant it was opened with, if that has moved since.
+	FirstDueTime  *timestamppb.Timestamp `protobuf:"bytes,32,opt,name=first_due_time,json=firstDueTime,proto3" json:"first_due_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1373,6 +1382,34 @@ func (x *Eviction) GetRevision() string {
 func (x *Eviction) GetLastSendTime() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LastSendTime
+	}
+	return nil
+}
+
+func (x *Eviction) GetObservedDeletionTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ObservedDeletionTime
+	}
+	return nil
+}
+
+func (x *Eviction) GetObservedDisruptionReason() string {
+	if x != nil {
+		return x.ObservedDisruptionReason
+	}
+	return ""
+}
+
+func (x *Eviction) GetObservedExplanation() string {
+	if x != nil {
+		return x.ObservedExplanation
+	}
+	return ""
+}
+
+func (x *Eviction) GetFirstDueTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstDueTime
 	}
 	return nil
 }
@@ -1725,7 +1762,7 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\vexecutor_id\x18\x01 \x01(\tR\n" +
 	"executorId\x127\n" +
 	"\tsend_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bsendTime\x126\n" +
-	"\bdeadline\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"\xdd\t\n" +
+	"\bdeadline\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\"\xe2\v\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x1c\n" +
@@ -1759,7 +1796,11 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\fcancel_cause\x18\x19 \x01(\x0e2\x18.reprieve.v1.CancelCauseR\vcancelCause\x12@\n" +
 	"\x0eback_off_until\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\fbackOffUntil\x12\x1a\n" +
 	"\brevision\x18\x1b \x01(\tR\brevision\x12@\n" +
-	"\x0elast_send_time\x18\x1c \x01(\v2\x1a.google.protobuf.TimestampR\flastSendTime\"\x85\x02\n" +
+	"\x0elast_send_time\x18\x1c \x01(\v2\x1a.google.protobuf.TimestampR\flastSendTime\x12P\n" +
+	"\x16observed_deletion_time\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\x14observedDeletionTime\x12<\n" +
+	"\x1aobserved_disruption_reason\x18\x1e \x01(\tR\x18observedDisruptionReason\x121\n" +
+	"\x14observed_explanation\x18\x1f \x01(\tR\x13observedExplanation\x12@\n" +
+	"\x0efirst_due_time\x18  \x01(\v2\x1a.google.protobuf.TimestampR\ffirstDueTime\"\x85\x02\n" +
 	"\x05Pause\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acluster\x18\x02 \x01(\tR\acluster\x12\x12\n" +
@@ -1916,15 +1957,17 @@ var file_reprieve_v1_types_proto_depIdxs = []int32{
 	3,  // 31: reprieve.v1.Eviction.cancel_cause:type_name -> reprieve.v1.CancelCause
 	20, // 32: reprieve.v1.Eviction.back_off_until:type_name -> google.protobuf.Timestamp
 	20, // 33: reprieve.v1.Eviction.last_send_time:type_name -> google.protobuf.Timestamp
-	20, // 34: reprieve.v1.Pause.create_time:type_name -> google.protobuf.Timestamp
-	20, // 35: reprieve.v1.Pause.end_time:type_name -> google.protobuf.Timestamp
-	20, // 36: reprieve.v1.Reprieve.create_time:type_name -> google.protobuf.Timestamp
-	20, // 37: reprieve.v1.Reprieve.end_time:type_name -> google.protobuf.Timestamp
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	20, // 34: reprieve.v1.Eviction.observed_deletion_time:type_name -> google.protobuf.Timestamp
+	20, // 35: reprieve.v1.Eviction.first_due_time:type_name -> google.protobuf.Timestamp
+	20, // 36: reprieve.v1.Pause.create_time:type_name -> google.protobuf.Timestamp
+	20, // 37: reprieve.v1.Pause.end_time:type_name -> google.protobuf.Timestamp
+	20, // 38: reprieve.v1.Reprieve.create_time:type_name -> google.protobuf.Timestamp
+	20, // 39: reprieve.v1.Reprieve.end_time:type_name -> google.protobuf.Timestamp
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_types_proto_init() }

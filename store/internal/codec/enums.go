@@ -60,6 +60,11 @@ var (
 		engine.RecallNone, engine.RecallCancelled, engine.RecallPaused, engine.RecallReprieved,
 		engine.RecallShadow, engine.RecallNodeDeleted,
 	}}
+	standings = enum[engine.Standing]{"standing", []engine.Standing{
+		engine.StandingUnspecified, engine.StandingLeaves, engine.StandingNoTaint, engine.StandingTolerated,
+		engine.StandingOverflow, engine.StandingIgnored, engine.StandingUnscheduled, engine.StandingTerminating,
+		engine.StandingFinished, engine.StandingMirror, engine.StandingNamespace, engine.StandingNodeUnknown,
+	}}
 	modes = enum[engine.Mode]{"mode", []engine.Mode{
 		engine.ModeUnspecified, engine.ModeShadow, engine.ModeEnforce,
 	}}

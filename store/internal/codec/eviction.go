@@ -22,7 +22,7 @@ func EncodeEviction(r *engine.EvictionRecord) ([]byte, error) {
 		OpenedAt: stamp(r.OpenedAt), FirstSentAt: stamp(r.FirstSentAt), LastSentAt: stamp(r.LastSentAt),
 		ResultAt: stamp(r.ResultAt), ConfirmBy: stamp(r.ConfirmBy), ClosedAt: stamp(r.ClosedAt),
 		CloseReason: put(&n, closeReasons, r.CloseReason), CancelCause: put(&n, cancelCauses, r.CancelCause),
-		Revision: r.Revision,
+		FirstDue: stamp(r.FirstDue), Observed: encodeObservation(&n, r.Observed), Revision: r.Revision,
 	}
 	if n.err != nil {
 		return nil, n.err
@@ -56,7 +56,7 @@ func DecodeEviction(cluster string, seq uint64, b []byte) (*engine.EvictionRecor
 		OpenedAt: instant(m.GetOpenedAt()), FirstSentAt: instant(m.GetFirstSentAt()), LastSentAt: instant(m.GetLastSentAt()),
 		ResultAt: instant(m.GetResultAt()), ConfirmBy: instant(m.GetConfirmBy()), ClosedAt: instant(m.GetClosedAt()),
 		CloseReason: get(&n, closeReasons, m.GetCloseReason()), CancelCause: get(&n, cancelCauses, m.GetCancelCause()),
-		Revision: m.GetRevision(),
+		FirstDue: instant(m.GetFirstDue()), Observed: decodeObservation(&n, m.GetObserved()), Revision: m.GetRevision(),
 	}
 	for _, q := range m.GetRequests() {
 		r.Requests = append(r.Requests, engine.Request{
@@ -106,5 +106,23 @@ func decodeDelivery(n *numbers, m *storev1.DeliveryRecord) *engine.Delivery {
 	return &engine.Delivery{
 		Token: m.GetToken(), ExecutorID: m.GetExecutorId(), SentAt: instant(m.GetSentAt()), Deadline: instant(m.GetDeadline()),
 		Recall: get(n, recallReasons, m.GetRecall()), RecallCause: get(n, cancelCauses, m.GetRecallCause()),
+	}
+}
+
+func encodeObservation(n *numbers, o *engine.Observation) *storev1.ObservationRecord {
+	if o == nil {
+		return nil
+	}
+	return &storev1.ObservationRecord{
+		DeletedAt: stamp(o.DeletedAt), Reason: text(o.Reason), Standing: put(n, standings, o.Standing), TaintSince: stamp(o.TaintSince),
+	}
+}
+
+func decodeObservation(n *numbers, m *storev1.ObservationRecord) *engine.Observation {
+	if m == nil {
+		return nil
+	}
+	return &engine.Observation{
+		DeletedAt: instant(m.GetDeletedAt()), Reason: m.GetReason(), Standing: get(n, standings, m.GetStanding()), TaintSince: instant(m.GetTaintSince()),
 	}
 }

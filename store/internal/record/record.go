@@ -23,6 +23,10 @@ func Eviction(r *engine.EvictionRecord) *engine.EvictionRecord {
 		d := *r.Delivery
 		c.Delivery = &d
 	}
+	if r.Observed != nil {
+		o := *r.Observed
+		c.Observed = &o
+	}
 	return &c
 }
 

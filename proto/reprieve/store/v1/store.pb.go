@@ -916,7 +916,11 @@ type EvictionRecord struct {
 	// What cancelled it.
 	CancelCause uint32 `protobuf:"varint,24,opt,name=cancel_cause,json=cancelCause,proto3" json:"cancel_cause,omitempty"`
 	// Revision of the last commit.
-	Revision      uint64 `protobuf:"varint,25,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,25,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The due instant it was opened with, if that has moved since.
+	FirstDue *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=first_due,json=firstDue,proto3" json:"first_due,omitempty"`
+	// What was seen of another controller's deletion of the pod.
+	Observed      *ObservationRecord `protobuf:"bytes,27,opt,name=observed,proto3" json:"observed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1126,6 +1130,94 @@ func (x *EvictionRecord) GetRevision() uint64 {
 	return 0
 }
 
+func (x *EvictionRecord) GetFirstDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.FirstDue
+	}
+	return nil
+}
+
+func (x *EvictionRecord) GetObserved() *ObservationRecord {
+	if x != nil {
+		return x.Observed
+	}
+	return nil
+}
+
+// ObservationRecord is what shadow mode saw of another controller's deletion of a pod.
+type ObservationRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it was first seen.
+	DeletedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
+	// Reason of the pod's condition DisruptionTarget.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// What the rules said of the pod at that instant: the engine's Standing.
+	Standing uint32 `protobuf:"varint,3,opt,name=standing,proto3" json:"standing,omitempty"`
+	// When the taint of the cause itself was first there; its start may be that of
+	// the episode that it is part of.
+	TaintSince    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=taint_since,json=taintSince,proto3" json:"taint_since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObservationRecord) Reset() {
+	*x = ObservationRecord{}
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObservationRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObservationRecord) ProtoMessage() {}
+
+func (x *ObservationRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObservationRecord.ProtoReflect.Descriptor instead.
+func (*ObservationRecord) Descriptor() ([]byte, []int) {
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ObservationRecord) GetDeletedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DeletedAt
+	}
+	return nil
+}
+
+func (x *ObservationRecord) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ObservationRecord) GetStanding() uint32 {
+	if x != nil {
+		return x.Standing
+	}
+	return 0
+}
+
+func (x *ObservationRecord) GetTaintSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TaintSince
+	}
+	return nil
+}
+
 // ReprieveRecord is clusters/NAME/reprieves/UID.
 type ReprieveRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1147,7 +1239,7 @@ type ReprieveRecord struct {
 
 func (x *ReprieveRecord) Reset() {
 	*x = ReprieveRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1251,7 @@ func (x *ReprieveRecord) String() string {
 func (*ReprieveRecord) ProtoMessage() {}
 
 func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1264,7 @@ func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReprieveRecord.ProtoReflect.Descriptor instead.
 func (*ReprieveRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReprieveRecord) GetNamespace() string {
@@ -1302,7 +1394,7 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\asent_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\x126\n" +
 	"\bdeadline\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x16\n" +
 	"\x06recall\x18\x05 \x01(\rR\x06recall\x12!\n" +
-	"\frecall_cause\x18\x06 \x01(\rR\vrecallCause\"\xb1\b\n" +
+	"\frecall_cause\x18\x06 \x01(\rR\vrecallCause\"\xac\t\n" +
 	"\x0eEvictionRecord\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x10\n" +
@@ -1333,7 +1425,16 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\tclosed_at\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\bclosedAt\x12!\n" +
 	"\fclose_reason\x18\x17 \x01(\rR\vcloseReason\x12!\n" +
 	"\fcancel_cause\x18\x18 \x01(\rR\vcancelCause\x12\x1a\n" +
-	"\brevision\x18\x19 \x01(\x04R\brevision\"\xdb\x01\n" +
+	"\brevision\x18\x19 \x01(\x04R\brevision\x127\n" +
+	"\tfirst_due\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\bfirstDue\x12@\n" +
+	"\bobserved\x18\x1b \x01(\v2$.reprieve.store.v1.ObservationRecordR\bobserved\"\xbf\x01\n" +
+	"\x11ObservationRecord\x129\n" +
+	"\n" +
+	"deleted_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bstanding\x18\x03 \x01(\rR\bstanding\x12;\n" +
+	"\vtaint_since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"taintSince\"\xdb\x01\n" +
 	"\x0eReprieveRecord\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x16\n" +
@@ -1355,7 +1456,7 @@ func file_reprieve_store_v1_store_proto_rawDescGZIP() []byte {
 	return file_reprieve_store_v1_store_proto_rawDescData
 }
 
-var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_reprieve_store_v1_store_proto_goTypes = []any{
 	(*PolicyRecord)(nil),          // 0: reprieve.store.v1.PolicyRecord
 	(*PauseRecord)(nil),           // 1: reprieve.store.v1.PauseRecord
@@ -1367,50 +1468,55 @@ var file_reprieve_store_v1_store_proto_goTypes = []any{
 	(*RequestRecord)(nil),         // 7: reprieve.store.v1.RequestRecord
 	(*DeliveryRecord)(nil),        // 8: reprieve.store.v1.DeliveryRecord
 	(*EvictionRecord)(nil),        // 9: reprieve.store.v1.EvictionRecord
-	(*ReprieveRecord)(nil),        // 10: reprieve.store.v1.ReprieveRecord
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*ObservationRecord)(nil),     // 10: reprieve.store.v1.ObservationRecord
+	(*ReprieveRecord)(nil),        // 11: reprieve.store.v1.ReprieveRecord
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
 }
 var file_reprieve_store_v1_store_proto_depIdxs = []int32{
-	11, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
-	11, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
-	11, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
-	12, // 3: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
-	12, // 4: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
-	12, // 5: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
-	12, // 6: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
+	12, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
+	12, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
+	12, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
+	13, // 3: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
+	13, // 4: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
+	13, // 5: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
+	13, // 6: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
 	0,  // 7: reprieve.store.v1.ClusterRecord.policy:type_name -> reprieve.store.v1.PolicyRecord
 	1,  // 8: reprieve.store.v1.ClusterRecord.pauses:type_name -> reprieve.store.v1.PauseRecord
-	12, // 9: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
-	12, // 10: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
+	13, // 9: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
+	13, // 10: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
 	3,  // 11: reprieve.store.v1.NodeRecord.taints:type_name -> reprieve.store.v1.TaintRecord
-	12, // 12: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
+	13, // 12: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
 	3,  // 13: reprieve.store.v1.CauseRecord.taint:type_name -> reprieve.store.v1.TaintRecord
-	12, // 14: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
+	13, // 14: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
 	5,  // 15: reprieve.store.v1.CauseRecord.toleration:type_name -> reprieve.store.v1.TolerationRecord
-	12, // 16: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
-	12, // 17: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
-	12, // 18: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
-	12, // 19: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
-	12, // 20: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
-	12, // 21: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
+	13, // 16: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
+	13, // 17: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
+	13, // 18: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
+	13, // 19: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
+	13, // 20: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
+	13, // 21: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
 	6,  // 22: reprieve.store.v1.EvictionRecord.cause:type_name -> reprieve.store.v1.CauseRecord
 	7,  // 23: reprieve.store.v1.EvictionRecord.requests:type_name -> reprieve.store.v1.RequestRecord
 	8,  // 24: reprieve.store.v1.EvictionRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
-	12, // 25: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
-	12, // 26: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
-	12, // 27: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
-	12, // 28: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
-	12, // 29: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
-	12, // 30: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
-	12, // 31: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
-	12, // 32: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
-	12, // 33: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	13, // 25: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
+	13, // 26: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
+	13, // 27: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
+	13, // 28: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
+	13, // 29: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
+	13, // 30: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
+	13, // 31: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
+	13, // 32: reprieve.store.v1.EvictionRecord.first_due:type_name -> google.protobuf.Timestamp
+	10, // 33: reprieve.store.v1.EvictionRecord.observed:type_name -> reprieve.store.v1.ObservationRecord
+	13, // 34: reprieve.store.v1.ObservationRecord.deleted_at:type_name -> google.protobuf.Timestamp
+	13, // 35: reprieve.store.v1.ObservationRecord.taint_since:type_name -> google.protobuf.Timestamp
+	13, // 36: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
+	13, // 37: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_store_v1_store_proto_init() }
@@ -1425,7 +1531,7 @@ func file_reprieve_store_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_store_v1_store_proto_rawDesc), len(file_reprieve_store_v1_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
