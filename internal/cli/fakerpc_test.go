@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"slices"
 	"strconv"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -93,11 +95,23 @@ func (f *fakeService) ResumeEvictions(_ context.Context, r *reprievev1.ResumeEvi
 	return &reprievev1.ResumeEvictionsResponse{Released: f.impact}, f.ask(r)
 }
 
+func unknownCluster(name string) error {
+	st, err := status.Newf(codes.NotFound, "cluster not found: %q", name).WithDetails(&errdetails.ErrorInfo{Reason: "CLUSTER_UNKNOWN", Domain: "reprieve.dev"})
+	if err != nil {
+		return err
+	}
+	return st.Err()
+}
+
 func (f *fakeService) GetPolicy(_ context.Context, r *reprievev1.GetPolicyRequest) (*reprievev1.GetPolicyResponse, error) {
 	return &reprievev1.GetPolicyResponse{Policy: f.policy, Stored: &reprievev1.ClusterPolicy{Rate: f.policy.GetRate()}, Etag: "e7"}, f.ask(r)
 }
 
+// SetPolicy knows no impact on a cluster that it does not know.
 func (f *fakeService) SetPolicy(_ context.Context, r *reprievev1.SetPolicyRequest) (*reprievev1.SetPolicyResponse, error) {
+	if r.GetValidateOnly() && !slices.ContainsFunc(f.clusters, func(c *reprievev1.Cluster) bool { return c.GetName() == r.GetCluster() }) {
+		return nil, unknownCluster(r.GetCluster())
+	}
 	return &reprievev1.SetPolicyResponse{Policy: r.GetPolicy(), Stored: r.GetPolicy(), Etag: "e8", WouldBecomeDue: f.impact, Warnings: f.warnings}, f.ask(r)
 }
 

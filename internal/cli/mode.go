@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/reprieve-dev/reprieve/client"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -89,6 +90,10 @@ func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, act policyAct) err
 	}
 	req.ValidateOnly = true
 	r, err := call(s, noOpts(s.admin.SetPolicy), req)
+	if act.prepare && client.IsClusterUnknown(err) {
+		// Nothing can become due in a cluster that is not there yet.
+		r, err = &reprievev1.SetPolicyResponse{}, nil
+	}
 	if err != nil {
 		return err
 	}
