@@ -57,8 +57,6 @@ func (g *Engine) Pause(ctx context.Context, name string, p Pause) (Pause, error)
 	return p, err
 }
 
-func (q *Pause) over(now time.Time) bool { return !q.Until.IsZero() && !q.Until.After(now) }
-
 func damagedError(name string) error {
 	return fmt.Errorf("%w: %q; repair it by setting its whole policy, or forget it", ErrClusterDamaged, name)
 }
@@ -68,9 +66,11 @@ func (cl *cluster) setPauses(pauses []Pause, recall RecallReason, done func()) {
 	cl.reconfigure(reconfiguration{
 		edit: func(c *clusterConf) { c.pauses = pauses },
 		each: func(s *shard, sc *shardCluster) { s.regate(sc, recall) },
-		save: func(r *ClusterRecord) { r.Pauses = pauses },
+		// As they are by then: one may have ended in the meantime.
+		save: func(r *ClusterRecord) { r.Pauses = cl.conf.pauses },
 		then: done,
 	})
+	cl.armExpiry()
 }
 
 // Resume ends the pause of exactly that scope, or of that id, and returns how
@@ -115,7 +115,12 @@ func (g *Engine) countReleased(ctx context.Context, scope PauseScope) (int, erro
 		return func(s *shard, sc *shardCluster) int {
 			n := 0
 			for e := range sc.active {
-				if e.state == StateDue && e.hold == HoldPaused && without.pauseFor(e.pod, s.now) == nil {
+				// Not e.hold: that of an eviction whose answer has just come is set a moment later.
+				if e.state != StateDue {
+					continue
+				}
+				hold, _ := s.held(sc, e)
+				if after, _ := without.held(e, s.now); hold == HoldPaused && after == HoldNone {
 					n++
 				}
 			}
@@ -319,7 +324,7 @@ func (g *Engine) RevokeReprieve(ctx context.Context, name string, ref PodRef) er
 		if cl.conf.reprieves[uid] == nil {
 			return fmt.Errorf("%w: %s in cluster %q", ErrReprieveUnknown, ref, cl.name)
 		}
-		cl.setReprieve(uid, nil, RecallNone, Change{Kind: ChangeDeleteReprieve, Cluster: cl.name, Reprieve: &ReprieveRecord{Cluster: cl.name, UID: uid}}, done)
+		cl.setReprieve(uid, nil, RecallNone, deleteReprieve(cl.name, uid), done)
 		return nil
 	})
 }
@@ -339,6 +344,7 @@ func (cl *cluster) setReprieve(uid string, r *ReprieveRecord, recall RecallReaso
 		extra: []Change{change},
 		then:  done,
 	})
+	cl.armExpiry()
 }
 
 // Reprieves returns the reprieves of a cluster, by end. Those that are over are left out.
@@ -346,7 +352,7 @@ func (g *Engine) Reprieves(ctx context.Context, name string) ([]ReprieveRecord, 
 	var out []ReprieveRecord
 	err := g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
 		for _, r := range cl.conf.reprieves {
-			if r.Until.After(c.clock.Now()) {
+			if !r.over(c.clock.Now()) {
 				out = append(out, *r)
 			}
 		}
@@ -368,6 +374,7 @@ func (g *Engine) ForgetCluster(ctx context.Context, name string) error {
 		delete(c.clusters, name)
 		c.mu.Unlock()
 		cl.cancel()
+		cl.expiry.Stop()
 		c.executors.clusterForgotten(name)
 		c.onShards(func(s *shard) { s.forget(name) }, func() {
 			c.commit(done, Change{Kind: ChangeForgetCluster, Cluster: name})

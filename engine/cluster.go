@@ -36,7 +36,7 @@ func (c *clusterConf) pauseFor(p *pod, now time.Time) *Pause {
 	var found *Pause
 	for i := range c.pauses {
 		q := &c.pauses[i]
-		if !q.Until.IsZero() && !q.Until.After(now) || !q.covers(p.namespace, p.nodeName) {
+		if q.over(now) || !q.covers(p.namespace, p.nodeName) {
 			continue
 		}
 		// Of several the one that ends last decides.
@@ -83,6 +83,8 @@ type cluster struct {
 	last        FeedHello
 	lastMessage time.Time
 	silence     clock.Timer
+	// expiry goes off when a pause or a reprieve ends by itself.
+	expiry clock.Timer
 	// shadowSaid is what shadow mode said before the start, by pod UID, until the
 	// first list has shown the pods.
 	shadowSaid map[string]wouldEvict
@@ -120,6 +122,7 @@ func newCluster(c *core, l LoadedCluster) *cluster {
 	}
 	cl.dispatcher = newDispatcher(c, cl.name, &cl.conf.policy)
 	cl.silence = c.clock.NewTimer(cl.checkSilence)
+	cl.expiry = c.clock.NewTimer(cl.expire)
 	c.committer.lastSeq[cl.name] = l.LastSeq
 	return cl
 }
@@ -303,6 +306,7 @@ func (cl *cluster) end(cause error) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.silence.Stop()
+	cl.expiry.Stop()
 	f := cl.session
 	if f == nil {
 		return

@@ -63,6 +63,10 @@ func (c *core) start() {
 	}
 	for _, cl := range c.clusters {
 		c.spawnDispatcher(cl)
+		// What ended while nothing ran goes at once.
+		cl.mu.Lock()
+		cl.armExpiry()
+		cl.mu.Unlock()
 	}
 	c.schedulePrune()
 }

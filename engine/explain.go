@@ -36,7 +36,10 @@ func (s *shard) explain(sc *shardCluster, p *pod) *PodExplanation {
 	x := &PodExplanation{
 		Cluster: sc.name, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName,
 		NodeStatus: p.node.status(), Tolerations: p.tols.tolerations(), BoundAt: p.boundAt,
-		Decision: d, Now: s.now, Mode: sc.conf.policy.Mode, Reprieve: sc.conf.reprieves[p.uid],
+		Decision: d, Now: s.now, Mode: sc.conf.policy.Mode,
+	}
+	if r := sc.conf.reprieves[p.uid]; r != nil && !r.over(s.now) {
+		x.Reprieve = r
 	}
 	if p.ev != nil {
 		x.Eviction = s.view(sc, p.ev)
@@ -59,7 +62,7 @@ func (s *shard) allHolds(sc *shardCluster, p *pod) (holds []Hold) {
 	if conf.pauseFor(p, s.now) != nil {
 		holds = append(holds, HoldPaused)
 	}
-	if r := conf.reprieves[p.uid]; r != nil && r.Until.After(s.now) {
+	if r := conf.reprieves[p.uid]; r != nil && !r.over(s.now) {
 		holds = append(holds, HoldReprieved)
 	}
 	if p.ev == nil {

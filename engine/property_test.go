@@ -613,7 +613,7 @@ func (r *rig) reprieveStep(kind string) {
 	r.flush()
 	if kind == "revoke" {
 		err := r.d.Engine().RevokeReprieve(r.ctx, cluster, engine.PodRef{UID: p.uid})
-		if _, had := r.m.reprieves[p.uid]; had && err != nil && !p.terminating && !p.finished {
+		if had := r.m.reprieves[p.uid].After(r.m.now); had && err != nil && !p.terminating && !p.finished {
 			r.Fatalf("revoking the reprieve of %s: there: %t, error: %v", p.uid, had, err)
 		}
 		delete(r.m.reprieves, p.uid)

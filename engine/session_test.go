@@ -281,11 +281,16 @@ func TestI7PauseRecallsWhatIsOut(t *testing.T) {
 				t.Fatalf("recalls: %+v", b.sink.recalls)
 			}
 			b.answer(x, token, tc.answer)
+			// At once, before the eviction has come to its gate again.
+			n, err := b.eng.Resume(t.Context(), engine.PauseScope{Cluster: cluster, Namespace: "default"}, true)
+			if want := map[engine.State]int{engine.StateDue: 1}[tc.state]; err != nil || n != want {
+				t.Fatalf("resuming would release %d, %v; want %d", n, err, want)
+			}
 			b.advance(0)
 			if e := b.only(); e.State != tc.state || len(b.sink.take()) != 0 {
 				t.Fatalf("%+v", e)
 			}
-			n, err := b.eng.Resume(t.Context(), engine.PauseScope{Cluster: cluster, Node: "n"}, true)
+			n, err = b.eng.Resume(t.Context(), engine.PauseScope{Cluster: cluster, Node: "n"}, true)
 			if !errors.Is(err, engine.ErrPauseUnknown) {
 				t.Fatalf("resuming another scope: %d, %v", n, err)
 			}

@@ -239,15 +239,19 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 	r.Delivery, r.ConfirmBy, r.NotBefore = nil, time.Time{}, time.Time{}
 	r.ClosedAt, r.CloseReason, r.CancelCause = s.now, reason, cause
 	e.pending++
-	s.out = append(s.out, pending{change: Change{
-		Kind: ChangeCloseEviction, Cluster: sc.name, Eviction: r, DropReprieve: s.dropReprieve(sc, e, reason),
-	}, shard: s, ev: e})
+	closing := pending{change: Change{Kind: ChangeCloseEviction, Cluster: sc.name, Eviction: r}, shard: s, ev: e}
+	if stay := sc.conf.reprieves[e.pod.uid]; stay != nil && endsReprieve(e.pod, reason) {
+		closing.change.DropReprieve = true
+		closing.then = func() { sc.reprieveDropped(stay) }
+	}
+	s.out = append(s.out, closing)
 	s.core.observer.Closed(sc.name, reason)
 }
 
-// dropReprieve says whether a pod's reprieve goes with its eviction: the pod is no more.
-func (s *shard) dropReprieve(sc *shardCluster, e *eviction, reason CloseReason) bool {
-	if sc.conf.reprieves[e.pod.uid] == nil {
+// endsReprieve says whether a pod's reprieve goes with its eviction: the feed
+// shows the pod's end. What only an executor says of it may be wrong.
+func endsReprieve(p *pod, reason CloseReason) bool {
+	if !p.gone && !p.terminating && !p.finished {
 		return false
 	}
 	switch reason {
@@ -277,20 +281,23 @@ func (s *shard) fire(e *eviction) {
 // held returns the first gate that keeps the eviction back, in the order of
 // the gates, and when it opens by itself.
 func (s *shard) held(sc *shardCluster, e *eviction) (Hold, time.Time) {
-	conf := sc.conf
+	return sc.conf.held(e, s.now)
+}
+
+func (c *clusterConf) held(e *eviction, now time.Time) (Hold, time.Time) {
 	switch {
-	case !conf.live || !conf.released:
+	case !c.live || !c.released:
 		return HoldClusterNotSynced, time.Time{}
-	case conf.damaged:
+	case c.damaged:
 		return HoldRecordDamaged, time.Time{}
 	}
-	if p := conf.pauseFor(e.pod, s.now); p != nil {
+	if p := c.pauseFor(e.pod, now); p != nil {
 		return HoldPaused, p.Until
 	}
-	if r := conf.reprieves[e.pod.uid]; r != nil && r.Until.After(s.now) {
+	if r := c.reprieves[e.pod.uid]; r != nil && !r.over(now) {
 		return HoldReprieved, r.Until
 	}
-	if nb := e.notBefore(); nb.After(s.now) {
+	if nb := e.notBefore(); nb.After(now) {
 		return HoldBackingOff, nb
 	}
 	return HoldNone, time.Time{}
