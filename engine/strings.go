@@ -69,3 +69,16 @@ func (e Exemption) String() string {
 		"the pod is a mirror pod of a static pod", "the policy excludes the pod's namespace", "the pod's node is not known",
 	}, e)
 }
+
+// String returns the name used in the API.
+func (k DifferenceKind) String() string {
+	return name([]string{"NONE", "EARLIER", "LATER", "ONLY_HERE", "ONLY_ELSEWHERE"}, k)
+}
+
+// String returns the name used in the API.
+func (r DifferenceReason) String() string {
+	return name([]string{
+		"UNSPECIFIED", "WAIT_RESTARTED", "TOLERATION_CHANGED", "DEFAULT_TOLERATION", "NOT_A_SUBJECT", "TAINT_SWAP", "NODE_GONE",
+		"ADOPTION", "TOLERATION_OVERFLOW", "POLICY", "NOT_DELETED_YET", "UNEXPLAINED",
+	}, r)
+}

@@ -16,6 +16,8 @@ const defaultPageSize = 100
 type queryService struct {
 	reprievev1.UnimplementedQueryServiceServer
 	engine *engine.Engine
+	// reports has room for the shadow reports that may be made at a time.
+	reports chan struct{}
 }
 
 // ListEvictions implements the RPC.

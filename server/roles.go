@@ -63,6 +63,7 @@ var rolesOf = map[string][]Role{
 	reprievev1.QueryService_ListNodes_FullMethodName:           readers,
 	reprievev1.QueryService_ListReprieves_FullMethodName:       readers,
 	reprievev1.QueryService_Simulate_FullMethodName:            readers,
+	reprievev1.QueryService_GetShadowReport_FullMethodName:     readers,
 	reprievev1.AdminService_GetPolicy_FullMethodName:           readers,
 	reprievev1.AdminService_SetPolicy_FullMethodName:           operators,
 	reprievev1.AdminService_PauseEvictions_FullMethodName:      operators,

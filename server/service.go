@@ -130,7 +130,7 @@ func (s *Service) buildGRPC() error {
 	s.grpc = grpc.NewServer(opts...)
 	reprievev1.RegisterFeedServiceServer(s.grpc, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped})
 	reprievev1.RegisterEvictionServiceServer(s.grpc, &evictionService{engine: s.engine, stopped: s.stopped})
-	reprievev1.RegisterQueryServiceServer(s.grpc, &queryService{engine: s.engine})
+	reprievev1.RegisterQueryServiceServer(s.grpc, &queryService{engine: s.engine, reports: make(chan struct{}, 1)})
 	reprievev1.RegisterAdminServiceServer(s.grpc, &adminService{engine: s.engine})
 	healthv1.RegisterHealthServer(s.grpc, s.health)
 	reflection.RegisterV1(s.grpc)

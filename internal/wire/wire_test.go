@@ -27,6 +27,8 @@ func TestEnums(t *testing.T) {
 		{reprievev1.EvictionMethod(0).Descriptor(), "EVICTION_METHOD_", func(i uint8) string { return engine.Method(i).String() }},
 		{reprievev1.Recall_Reason(0).Descriptor(), "REASON_", func(i uint8) string { return engine.RecallReason(i).String() }},
 		{reprievev1.Cluster_SyncState(0).Descriptor(), "SYNC_STATE_", func(i uint8) string { return engine.SyncState(i).String() }},
+		{reprievev1.ShadowDifference_Kind(0).Descriptor(), "KIND_", func(i uint8) string { return engine.DifferenceKind(i).String() }},
+		{reprievev1.ShadowDifference_Reason(0).Descriptor(), "REASON_", func(i uint8) string { return engine.DifferenceReason(i).String() }},
 	} {
 		values := tc.enum.Values()
 		for i := 1; i < values.Len(); i++ {

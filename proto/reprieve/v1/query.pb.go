@@ -142,6 +142,160 @@ func (Decision_Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{21, 0}
 }
 
+// Kind says how they differ.
+type ShadowDifference_Kind int32
+
+const (
+	// Not set.
+	ShadowDifference_KIND_UNSPECIFIED ShadowDifference_Kind = 0
+	// The other controller was earlier.
+	ShadowDifference_KIND_EARLIER ShadowDifference_Kind = 1
+	// The other controller was later.
+	ShadowDifference_KIND_LATER ShadowDifference_Kind = 2
+	// Only shadow mode would have evicted the pod.
+	ShadowDifference_KIND_ONLY_HERE ShadowDifference_Kind = 3
+	// Only the other controller deleted the pod.
+	ShadowDifference_KIND_ONLY_ELSEWHERE ShadowDifference_Kind = 4
+)
+
+// Enum value maps for ShadowDifference_Kind.
+var (
+	ShadowDifference_Kind_name = map[int32]string{
+		0: "KIND_UNSPECIFIED",
+		1: "KIND_EARLIER",
+		2: "KIND_LATER",
+		3: "KIND_ONLY_HERE",
+		4: "KIND_ONLY_ELSEWHERE",
+	}
+	ShadowDifference_Kind_value = map[string]int32{
+		"KIND_UNSPECIFIED":    0,
+		"KIND_EARLIER":        1,
+		"KIND_LATER":          2,
+		"KIND_ONLY_HERE":      3,
+		"KIND_ONLY_ELSEWHERE": 4,
+	}
+)
+
+func (x ShadowDifference_Kind) Enum() *ShadowDifference_Kind {
+	p := new(ShadowDifference_Kind)
+	*p = x
+	return p
+}
+
+func (x ShadowDifference_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ShadowDifference_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_reprieve_v1_query_proto_enumTypes[2].Descriptor()
+}
+
+func (ShadowDifference_Kind) Type() protoreflect.EnumType {
+	return &file_reprieve_v1_query_proto_enumTypes[2]
+}
+
+func (x ShadowDifference_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ShadowDifference_Kind.Descriptor instead.
+func (ShadowDifference_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{29, 0}
+}
+
+// Reason is what the records prove about a difference. Those up to NODE_GONE and
+// TOLERATION_OVERFLOW are intended differences from the built-in controller.
+type ShadowDifference_Reason int32
+
+const (
+	// Not set.
+	ShadowDifference_REASON_UNSPECIFIED ShadowDifference_Reason = 0
+	// The other controller began its waits again, as the built-in one does when it
+	// starts: pods with other waits, or other starts, were counted from the same instant.
+	ShadowDifference_REASON_WAIT_RESTARTED ShadowDifference_Reason = 1
+	// The wait became longer or shorter, by tolerations or taints, and the other
+	// controller kept the first due instant.
+	ShadowDifference_REASON_TOLERATION_CHANGED ShadowDifference_Reason = 2
+	// The pod has no toleration of its own and the policy's default gave it a wait.
+	ShadowDifference_REASON_DEFAULT_TOLERATION ShadowDifference_Reason = 3
+	// The pod was finished, terminating or a mirror pod.
+	ShadowDifference_REASON_NOT_A_SUBJECT ShadowDifference_Reason = 4
+	// not-ready and unreachable changed places, and the other controller kept the
+	// due instant of the first.
+	ShadowDifference_REASON_TAINT_SWAP ShadowDifference_Reason = 5
+	// The pod's node object was gone.
+	ShadowDifference_REASON_NODE_GONE ShadowDifference_Reason = 6
+	// The wait began when the cluster was adopted, later than the taint.
+	ShadowDifference_REASON_ADOPTION ShadowDifference_Reason = 7
+	// tolerationSeconds is so long that it means for ever here, and overflows there.
+	ShadowDifference_REASON_TOLERATION_OVERFLOW ShadowDifference_Reason = 8
+	// The policy leaves the pod alone: an excluded namespace or an ignored taint key.
+	ShadowDifference_REASON_POLICY ShadowDifference_Reason = 9
+	// The pod fell due no longer ago than the tolerance.
+	ShadowDifference_REASON_NOT_DELETED_YET ShadowDifference_Reason = 10
+	// The records prove none of these.
+	ShadowDifference_REASON_UNEXPLAINED ShadowDifference_Reason = 11
+)
+
+// Enum value maps for ShadowDifference_Reason.
+var (
+	ShadowDifference_Reason_name = map[int32]string{
+		0:  "REASON_UNSPECIFIED",
+		1:  "REASON_WAIT_RESTARTED",
+		2:  "REASON_TOLERATION_CHANGED",
+		3:  "REASON_DEFAULT_TOLERATION",
+		4:  "REASON_NOT_A_SUBJECT",
+		5:  "REASON_TAINT_SWAP",
+		6:  "REASON_NODE_GONE",
+		7:  "REASON_ADOPTION",
+		8:  "REASON_TOLERATION_OVERFLOW",
+		9:  "REASON_POLICY",
+		10: "REASON_NOT_DELETED_YET",
+		11: "REASON_UNEXPLAINED",
+	}
+	ShadowDifference_Reason_value = map[string]int32{
+		"REASON_UNSPECIFIED":         0,
+		"REASON_WAIT_RESTARTED":      1,
+		"REASON_TOLERATION_CHANGED":  2,
+		"REASON_DEFAULT_TOLERATION":  3,
+		"REASON_NOT_A_SUBJECT":       4,
+		"REASON_TAINT_SWAP":          5,
+		"REASON_NODE_GONE":           6,
+		"REASON_ADOPTION":            7,
+		"REASON_TOLERATION_OVERFLOW": 8,
+		"REASON_POLICY":              9,
+		"REASON_NOT_DELETED_YET":     10,
+		"REASON_UNEXPLAINED":         11,
+	}
+)
+
+func (x ShadowDifference_Reason) Enum() *ShadowDifference_Reason {
+	p := new(ShadowDifference_Reason)
+	*p = x
+	return p
+}
+
+func (x ShadowDifference_Reason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ShadowDifference_Reason) Descriptor() protoreflect.EnumDescriptor {
+	return file_reprieve_v1_query_proto_enumTypes[3].Descriptor()
+}
+
+func (ShadowDifference_Reason) Type() protoreflect.EnumType {
+	return &file_reprieve_v1_query_proto_enumTypes[3]
+}
+
+func (x ShadowDifference_Reason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ShadowDifference_Reason.Descriptor instead.
+func (ShadowDifference_Reason) EnumDescriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{29, 1}
+}
+
 // ListEvictionsRequest selects evictions. Empty fields select everything.
 type ListEvictionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2135,6 +2289,418 @@ func (x *SimulateResponse) GetPods() []*SimulatedPod {
 	return nil
 }
 
+// GetShadowReportRequest says which time of which cluster to compare.
+type GetShadowReportRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Records closed at or after this instant; absent means 24 hours before until.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// Records closed before this instant; absent means now.
+	Until *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	// Instants no farther apart than this agree; absent means 2 s.
+	Tolerance *durationpb.Duration `protobuf:"bytes,4,opt,name=tolerance,proto3" json:"tolerance,omitempty"`
+	// Most differences of the answer; 0 means 1000. All are counted.
+	MaxDifferences uint32 `protobuf:"varint,5,opt,name=max_differences,json=maxDifferences,proto3" json:"max_differences,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *GetShadowReportRequest) Reset() {
+	*x = GetShadowReportRequest{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetShadowReportRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetShadowReportRequest) ProtoMessage() {}
+
+func (x *GetShadowReportRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetShadowReportRequest.ProtoReflect.Descriptor instead.
+func (*GetShadowReportRequest) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *GetShadowReportRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *GetShadowReportRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *GetShadowReportRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *GetShadowReportRequest) GetTolerance() *durationpb.Duration {
+	if x != nil {
+		return x.Tolerance
+	}
+	return nil
+}
+
+func (x *GetShadowReportRequest) GetMaxDifferences() uint32 {
+	if x != nil {
+		return x.MaxDifferences
+	}
+	return 0
+}
+
+// GetShadowReportResponse has the report.
+type GetShadowReportResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The report.
+	Report        *ShadowReport `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetShadowReportResponse) Reset() {
+	*x = GetShadowReportResponse{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetShadowReportResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetShadowReportResponse) ProtoMessage() {}
+
+func (x *GetShadowReportResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetShadowReportResponse.ProtoReflect.Descriptor instead.
+func (*GetShadowReportResponse) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetShadowReportResponse) GetReport() *ShadowReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+// ShadowReport compares shadow mode with another controller. It counts pods by
+// their UIDs.
+type ShadowReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Begin of the time compared. Later than asked for if that had too many records.
+	Since *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// End of the time compared.
+	Until *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=until,proto3" json:"until,omitempty"`
+	// Instants no farther apart than this agree.
+	Tolerance *durationpb.Duration `protobuf:"bytes,4,opt,name=tolerance,proto3" json:"tolerance,omitempty"`
+	// The pods.
+	Totals *ShadowReport_Totals `protobuf:"bytes,5,opt,name=totals,proto3" json:"totals,omitempty"`
+	// Share of the pods that agreed, from 0 to 1. Pods whose reason is
+	// NOT_DELETED_YET do not count. Absent if no pod counts.
+	Agreement *float64 `protobuf:"fixed64,6,opt,name=agreement,proto3,oneof" json:"agreement,omitempty"`
+	// Median distance between the two instants, over pods that have both.
+	DifferenceP50 *durationpb.Duration `protobuf:"bytes,7,opt,name=difference_p50,json=differenceP50,proto3" json:"difference_p50,omitempty"`
+	// 99th percentile of that distance.
+	DifferenceP99 *durationpb.Duration `protobuf:"bytes,8,opt,name=difference_p99,json=differenceP99,proto3" json:"difference_p99,omitempty"`
+	// The greatest distance.
+	DifferenceMax *durationpb.Duration `protobuf:"bytes,9,opt,name=difference_max,json=differenceMax,proto3" json:"difference_max,omitempty"`
+	// Differences by reason, all of them.
+	Reasons []*ShadowReport_ReasonCount `protobuf:"bytes,10,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// The differences, the greatest first, then those that only one side has.
+	Differences []*ShadowDifference `protobuf:"bytes,11,rep,name=differences,proto3" json:"differences,omitempty"`
+	// There are more differences than were asked for.
+	DifferencesTruncated bool `protobuf:"varint,12,opt,name=differences_truncated,json=differencesTruncated,proto3" json:"differences_truncated,omitempty"`
+	// There were too many records: the oldest are left out, and since says from where.
+	RecordsTruncated bool `protobuf:"varint,13,opt,name=records_truncated,json=recordsTruncated,proto3" json:"records_truncated,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ShadowReport) Reset() {
+	*x = ShadowReport{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowReport) ProtoMessage() {}
+
+func (x *ShadowReport) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowReport.ProtoReflect.Descriptor instead.
+func (*ShadowReport) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ShadowReport) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ShadowReport) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetTolerance() *durationpb.Duration {
+	if x != nil {
+		return x.Tolerance
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetTotals() *ShadowReport_Totals {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetAgreement() float64 {
+	if x != nil && x.Agreement != nil {
+		return *x.Agreement
+	}
+	return 0
+}
+
+func (x *ShadowReport) GetDifferenceP50() *durationpb.Duration {
+	if x != nil {
+		return x.DifferenceP50
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetDifferenceP99() *durationpb.Duration {
+	if x != nil {
+		return x.DifferenceP99
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetDifferenceMax() *durationpb.Duration {
+	if x != nil {
+		return x.DifferenceMax
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetReasons() []*ShadowReport_ReasonCount {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetDifferences() []*ShadowDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetDifferencesTruncated() bool {
+	if x != nil {
+		return x.DifferencesTruncated
+	}
+	return false
+}
+
+func (x *ShadowReport) GetRecordsTruncated() bool {
+	if x != nil {
+		return x.RecordsTruncated
+	}
+	return false
+}
+
+// ShadowDifference is one pod on which shadow mode and another controller do not agree.
+type ShadowDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace of the pod.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod.
+	Pod string `protobuf:"bytes,2,opt,name=pod,proto3" json:"pod,omitempty"`
+	// UID of the pod.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Node of the pod.
+	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
+	// When shadow mode would have evicted it.
+	DueTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
+	// When the other controller's deletion was first seen.
+	ObservedDeletionTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=observed_deletion_time,json=observedDeletionTime,proto3" json:"observed_deletion_time,omitempty"`
+	// observed_deletion_time minus due_time: negative if the other controller was
+	// earlier; absent if only one side has an instant.
+	Difference *durationpb.Duration `protobuf:"bytes,7,opt,name=difference,proto3" json:"difference,omitempty"`
+	// How they differ.
+	Kind ShadowDifference_Kind `protobuf:"varint,8,opt,name=kind,proto3,enum=reprieve.v1.ShadowDifference_Kind" json:"kind,omitempty"`
+	// Why, as far as the records prove it.
+	Reason ShadowDifference_Reason `protobuf:"varint,9,opt,name=reason,proto3,enum=reprieve.v1.ShadowDifference_Reason" json:"reason,omitempty"`
+	// The same in words, with the facts.
+	Explanation   string `protobuf:"bytes,10,opt,name=explanation,proto3" json:"explanation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShadowDifference) Reset() {
+	*x = ShadowDifference{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowDifference) ProtoMessage() {}
+
+func (x *ShadowDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowDifference.ProtoReflect.Descriptor instead.
+func (*ShadowDifference) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ShadowDifference) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ShadowDifference) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *ShadowDifference) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ShadowDifference) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ShadowDifference) GetDueTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueTime
+	}
+	return nil
+}
+
+func (x *ShadowDifference) GetObservedDeletionTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ObservedDeletionTime
+	}
+	return nil
+}
+
+func (x *ShadowDifference) GetDifference() *durationpb.Duration {
+	if x != nil {
+		return x.Difference
+	}
+	return nil
+}
+
+func (x *ShadowDifference) GetKind() ShadowDifference_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return ShadowDifference_KIND_UNSPECIFIED
+}
+
+func (x *ShadowDifference) GetReason() ShadowDifference_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return ShadowDifference_REASON_UNSPECIFIED
+}
+
+func (x *ShadowDifference) GetExplanation() string {
+	if x != nil {
+		return x.Explanation
+	}
+	return ""
+}
+
 // Executor is one that serves the cluster.
 type Cluster_Executor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2152,7 +2718,7 @@ type Cluster_Executor struct {
 
 func (x *Cluster_Executor) Reset() {
 	*x = Cluster_Executor{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	mi := &file_reprieve_v1_query_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2730,7 @@ func (x *Cluster_Executor) String() string {
 func (*Cluster_Executor) ProtoMessage() {}
 
 func (x *Cluster_Executor) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	mi := &file_reprieve_v1_query_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2787,7 @@ type Cluster_StateCount struct {
 
 func (x *Cluster_StateCount) Reset() {
 	*x = Cluster_StateCount{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[27]
+	mi := &file_reprieve_v1_query_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2799,7 @@ func (x *Cluster_StateCount) String() string {
 func (*Cluster_StateCount) ProtoMessage() {}
 
 func (x *Cluster_StateCount) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[27]
+	mi := &file_reprieve_v1_query_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2276,7 +2842,7 @@ type Cluster_HoldCount struct {
 
 func (x *Cluster_HoldCount) Reset() {
 	*x = Cluster_HoldCount{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[28]
+	mi := &file_reprieve_v1_query_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2288,7 +2854,7 @@ func (x *Cluster_HoldCount) String() string {
 func (*Cluster_HoldCount) ProtoMessage() {}
 
 func (x *Cluster_HoldCount) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[28]
+	mi := &file_reprieve_v1_query_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2899,7 @@ type SimulateRequest_HypotheticalTaint struct {
 
 func (x *SimulateRequest_HypotheticalTaint) Reset() {
 	*x = SimulateRequest_HypotheticalTaint{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[30]
+	mi := &file_reprieve_v1_query_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2345,7 +2911,7 @@ func (x *SimulateRequest_HypotheticalTaint) String() string {
 func (*SimulateRequest_HypotheticalTaint) ProtoMessage() {}
 
 func (x *SimulateRequest_HypotheticalTaint) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[30]
+	mi := &file_reprieve_v1_query_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,6 +2946,161 @@ func (x *SimulateRequest_HypotheticalTaint) GetValue() string {
 		return x.Value
 	}
 	return ""
+}
+
+// Totals counts pods.
+type ShadowReport_Totals struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Shadow mode would have evicted the pod.
+	WouldEvict uint64 `protobuf:"varint,1,opt,name=would_evict,json=wouldEvict,proto3" json:"would_evict,omitempty"`
+	// The other controller deleted the pod.
+	EvictedElsewhere uint64 `protobuf:"varint,2,opt,name=evicted_elsewhere,json=evictedElsewhere,proto3" json:"evicted_elsewhere,omitempty"`
+	// Both, no farther apart than the tolerance.
+	Agreed uint64 `protobuf:"varint,3,opt,name=agreed,proto3" json:"agreed,omitempty"`
+	// Both; the other controller earlier.
+	Earlier uint64 `protobuf:"varint,4,opt,name=earlier,proto3" json:"earlier,omitempty"`
+	// Both; the other controller later.
+	Later uint64 `protobuf:"varint,5,opt,name=later,proto3" json:"later,omitempty"`
+	// Only shadow mode would have evicted the pod.
+	OnlyHere uint64 `protobuf:"varint,6,opt,name=only_here,json=onlyHere,proto3" json:"only_here,omitempty"`
+	// Only the other controller deleted the pod.
+	OnlyElsewhere uint64 `protobuf:"varint,7,opt,name=only_elsewhere,json=onlyElsewhere,proto3" json:"only_elsewhere,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShadowReport_Totals) Reset() {
+	*x = ShadowReport_Totals{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowReport_Totals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowReport_Totals) ProtoMessage() {}
+
+func (x *ShadowReport_Totals) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowReport_Totals.ProtoReflect.Descriptor instead.
+func (*ShadowReport_Totals) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{28, 0}
+}
+
+func (x *ShadowReport_Totals) GetWouldEvict() uint64 {
+	if x != nil {
+		return x.WouldEvict
+	}
+	return 0
+}
+
+func (x *ShadowReport_Totals) GetEvictedElsewhere() uint64 {
+	if x != nil {
+		return x.EvictedElsewhere
+	}
+	return 0
+}
+
+func (x *ShadowReport_Totals) GetAgreed() uint64 {
+	if x != nil {
+		return x.Agreed
+	}
+	return 0
+}
+
+func (x *ShadowReport_Totals) GetEarlier() uint64 {
+	if x != nil {
+		return x.Earlier
+	}
+	return 0
+}
+
+func (x *ShadowReport_Totals) GetLater() uint64 {
+	if x != nil {
+		return x.Later
+	}
+	return 0
+}
+
+func (x *ShadowReport_Totals) GetOnlyHere() uint64 {
+	if x != nil {
+		return x.OnlyHere
+	}
+	return 0
+}
+
+func (x *ShadowReport_Totals) GetOnlyElsewhere() uint64 {
+	if x != nil {
+		return x.OnlyElsewhere
+	}
+	return 0
+}
+
+// ReasonCount counts differences of a reason.
+type ShadowReport_ReasonCount struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The reason.
+	Reason ShadowDifference_Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=reprieve.v1.ShadowDifference_Reason" json:"reason,omitempty"`
+	// How many.
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShadowReport_ReasonCount) Reset() {
+	*x = ShadowReport_ReasonCount{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowReport_ReasonCount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowReport_ReasonCount) ProtoMessage() {}
+
+func (x *ShadowReport_ReasonCount) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowReport_ReasonCount.ProtoReflect.Descriptor instead.
+func (*ShadowReport_ReasonCount) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{28, 1}
+}
+
+func (x *ShadowReport_ReasonCount) GetReason() ShadowDifference_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return ShadowDifference_REASON_UNSPECIFIED
+}
+
+func (x *ShadowReport_ReasonCount) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
 }
 
 var File_reprieve_v1_query_proto protoreflect.FileDescriptor
@@ -2571,7 +3292,80 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\bdecision\x18\x05 \x01(\v2\x15.reprieve.v1.DecisionR\bdecision\x120\n" +
 	"\x06due_in\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x05dueIn\"A\n" +
 	"\x10SimulateResponse\x12-\n" +
-	"\x04pods\x18\x01 \x03(\v2\x19.reprieve.v1.SimulatedPodR\x04pods2\xf5\x05\n" +
+	"\x04pods\x18\x01 \x03(\v2\x19.reprieve.v1.SimulatedPodR\x04pods\"\xd8\x02\n" +
+	"\x16GetShadowReportRequest\x12#\n" +
+	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12N\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\x05since\x12N\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampB\x1c\xbaH\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\x05until\x12F\n" +
+	"\ttolerance\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
+	"\xaa\x01\a\"\x03\b\x90\x1c2\x00R\ttolerance\x121\n" +
+	"\x0fmax_differences\x18\x05 \x01(\rB\b\xbaH\x05*\x03\x18\x90NR\x0emaxDifferences\"L\n" +
+	"\x17GetShadowReportResponse\x121\n" +
+	"\x06report\x18\x01 \x01(\v2\x19.reprieve.v1.ShadowReportR\x06report\"\xa2\b\n" +
+	"\fShadowReport\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x127\n" +
+	"\ttolerance\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\ttolerance\x128\n" +
+	"\x06totals\x18\x05 \x01(\v2 .reprieve.v1.ShadowReport.TotalsR\x06totals\x12!\n" +
+	"\tagreement\x18\x06 \x01(\x01H\x00R\tagreement\x88\x01\x01\x12@\n" +
+	"\x0edifference_p50\x18\a \x01(\v2\x19.google.protobuf.DurationR\rdifferenceP50\x12@\n" +
+	"\x0edifference_p99\x18\b \x01(\v2\x19.google.protobuf.DurationR\rdifferenceP99\x12@\n" +
+	"\x0edifference_max\x18\t \x01(\v2\x19.google.protobuf.DurationR\rdifferenceMax\x12?\n" +
+	"\areasons\x18\n" +
+	" \x03(\v2%.reprieve.v1.ShadowReport.ReasonCountR\areasons\x12?\n" +
+	"\vdifferences\x18\v \x03(\v2\x1d.reprieve.v1.ShadowDifferenceR\vdifferences\x123\n" +
+	"\x15differences_truncated\x18\f \x01(\bR\x14differencesTruncated\x12+\n" +
+	"\x11records_truncated\x18\r \x01(\bR\x10recordsTruncated\x1a\xe2\x01\n" +
+	"\x06Totals\x12\x1f\n" +
+	"\vwould_evict\x18\x01 \x01(\x04R\n" +
+	"wouldEvict\x12+\n" +
+	"\x11evicted_elsewhere\x18\x02 \x01(\x04R\x10evictedElsewhere\x12\x16\n" +
+	"\x06agreed\x18\x03 \x01(\x04R\x06agreed\x12\x18\n" +
+	"\aearlier\x18\x04 \x01(\x04R\aearlier\x12\x14\n" +
+	"\x05later\x18\x05 \x01(\x04R\x05later\x12\x1b\n" +
+	"\tonly_here\x18\x06 \x01(\x04R\bonlyHere\x12%\n" +
+	"\x0eonly_elsewhere\x18\a \x01(\x04R\ronlyElsewhere\x1aa\n" +
+	"\vReasonCount\x12<\n" +
+	"\x06reason\x18\x01 \x01(\x0e2$.reprieve.v1.ShadowDifference.ReasonR\x06reason\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05countB\f\n" +
+	"\n" +
+	"_agreement\"\xf0\x06\n" +
+	"\x10ShadowDifference\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\tR\x04node\x125\n" +
+	"\bdue_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\x12P\n" +
+	"\x16observed_deletion_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x14observedDeletionTime\x129\n" +
+	"\n" +
+	"difference\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"difference\x126\n" +
+	"\x04kind\x18\b \x01(\x0e2\".reprieve.v1.ShadowDifference.KindR\x04kind\x12<\n" +
+	"\x06reason\x18\t \x01(\x0e2$.reprieve.v1.ShadowDifference.ReasonR\x06reason\x12 \n" +
+	"\vexplanation\x18\n" +
+	" \x01(\tR\vexplanation\"k\n" +
+	"\x04Kind\x12\x14\n" +
+	"\x10KIND_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fKIND_EARLIER\x10\x01\x12\x0e\n" +
+	"\n" +
+	"KIND_LATER\x10\x02\x12\x12\n" +
+	"\x0eKIND_ONLY_HERE\x10\x03\x12\x17\n" +
+	"\x13KIND_ONLY_ELSEWHERE\x10\x04\"\xbc\x02\n" +
+	"\x06Reason\x12\x16\n" +
+	"\x12REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
+	"\x15REASON_WAIT_RESTARTED\x10\x01\x12\x1d\n" +
+	"\x19REASON_TOLERATION_CHANGED\x10\x02\x12\x1d\n" +
+	"\x19REASON_DEFAULT_TOLERATION\x10\x03\x12\x18\n" +
+	"\x14REASON_NOT_A_SUBJECT\x10\x04\x12\x15\n" +
+	"\x11REASON_TAINT_SWAP\x10\x05\x12\x14\n" +
+	"\x10REASON_NODE_GONE\x10\x06\x12\x13\n" +
+	"\x0fREASON_ADOPTION\x10\a\x12\x1e\n" +
+	"\x1aREASON_TOLERATION_OVERFLOW\x10\b\x12\x11\n" +
+	"\rREASON_POLICY\x10\t\x12\x1a\n" +
+	"\x16REASON_NOT_DELETED_YET\x10\n" +
+	"\x12\x16\n" +
+	"\x12REASON_UNEXPLAINED\x10\v2\xd3\x06\n" +
 	"\fQueryService\x12V\n" +
 	"\rListEvictions\x12!.reprieve.v1.ListEvictionsRequest\x1a\".reprieve.v1.ListEvictionsResponse\x12P\n" +
 	"\vGetEviction\x12\x1f.reprieve.v1.GetEvictionRequest\x1a .reprieve.v1.GetEvictionResponse\x12[\n" +
@@ -2583,7 +3377,8 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\rListReprieves\x12!.reprieve.v1.ListReprievesRequest\x1a\".reprieve.v1.ListReprievesResponse\x12M\n" +
 	"\n" +
 	"ExplainPod\x12\x1e.reprieve.v1.ExplainPodRequest\x1a\x1f.reprieve.v1.ExplainPodResponse\x12G\n" +
-	"\bSimulate\x12\x1c.reprieve.v1.SimulateRequest\x1a\x1d.reprieve.v1.SimulateResponseB?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
+	"\bSimulate\x12\x1c.reprieve.v1.SimulateRequest\x1a\x1d.reprieve.v1.SimulateResponse\x12\\\n" +
+	"\x0fGetShadowReport\x12#.reprieve.v1.GetShadowReportRequest\x1a$.reprieve.v1.GetShadowReportResponseB?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
 var (
 	file_reprieve_v1_query_proto_rawDescOnce sync.Once
@@ -2597,134 +3392,163 @@ func file_reprieve_v1_query_proto_rawDescGZIP() []byte {
 	return file_reprieve_v1_query_proto_rawDescData
 }
 
-var file_reprieve_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_reprieve_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_reprieve_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_reprieve_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_reprieve_v1_query_proto_goTypes = []any{
 	(Cluster_SyncState)(0),                    // 0: reprieve.v1.Cluster.SyncState
 	(Decision_Verdict)(0),                     // 1: reprieve.v1.Decision.Verdict
-	(*ListEvictionsRequest)(nil),              // 2: reprieve.v1.ListEvictionsRequest
-	(*ListEvictionsResponse)(nil),             // 3: reprieve.v1.ListEvictionsResponse
-	(*GetEvictionRequest)(nil),                // 4: reprieve.v1.GetEvictionRequest
-	(*GetEvictionResponse)(nil),               // 5: reprieve.v1.GetEvictionResponse
-	(*WatchEvictionsRequest)(nil),             // 6: reprieve.v1.WatchEvictionsRequest
-	(*WatchEvictionsResponse)(nil),            // 7: reprieve.v1.WatchEvictionsResponse
-	(*EvictionChange)(nil),                    // 8: reprieve.v1.EvictionChange
-	(*InitialListEnd)(nil),                    // 9: reprieve.v1.InitialListEnd
-	(*Cluster)(nil),                           // 10: reprieve.v1.Cluster
-	(*ListClustersRequest)(nil),               // 11: reprieve.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),              // 12: reprieve.v1.ListClustersResponse
-	(*GetClusterRequest)(nil),                 // 13: reprieve.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),                // 14: reprieve.v1.GetClusterResponse
-	(*ListNodesRequest)(nil),                  // 15: reprieve.v1.ListNodesRequest
-	(*NodeTaint)(nil),                         // 16: reprieve.v1.NodeTaint
-	(*NodeView)(nil),                          // 17: reprieve.v1.NodeView
-	(*ListNodesResponse)(nil),                 // 18: reprieve.v1.ListNodesResponse
-	(*ListReprievesRequest)(nil),              // 19: reprieve.v1.ListReprievesRequest
-	(*ListReprievesResponse)(nil),             // 20: reprieve.v1.ListReprievesResponse
-	(*ExplainPodRequest)(nil),                 // 21: reprieve.v1.ExplainPodRequest
-	(*DecisionStep)(nil),                      // 22: reprieve.v1.DecisionStep
-	(*Decision)(nil),                          // 23: reprieve.v1.Decision
-	(*ExplainPodResponse)(nil),                // 24: reprieve.v1.ExplainPodResponse
-	(*SimulateRequest)(nil),                   // 25: reprieve.v1.SimulateRequest
-	(*SimulatedPod)(nil),                      // 26: reprieve.v1.SimulatedPod
-	(*SimulateResponse)(nil),                  // 27: reprieve.v1.SimulateResponse
-	(*Cluster_Executor)(nil),                  // 28: reprieve.v1.Cluster.Executor
-	(*Cluster_StateCount)(nil),                // 29: reprieve.v1.Cluster.StateCount
-	(*Cluster_HoldCount)(nil),                 // 30: reprieve.v1.Cluster.HoldCount
-	nil,                                       // 31: reprieve.v1.Cluster.IgnoredEntry
-	(*SimulateRequest_HypotheticalTaint)(nil), // 32: reprieve.v1.SimulateRequest.HypotheticalTaint
-	(EvictionState)(0),                        // 33: reprieve.v1.EvictionState
-	(HoldReason)(0),                           // 34: reprieve.v1.HoldReason
-	(*timestamppb.Timestamp)(nil),             // 35: google.protobuf.Timestamp
-	(*Eviction)(nil),                          // 36: reprieve.v1.Eviction
-	(Mode)(0),                                 // 37: reprieve.v1.Mode
-	(*durationpb.Duration)(nil),               // 38: google.protobuf.Duration
-	(*ClusterPolicy)(nil),                     // 39: reprieve.v1.ClusterPolicy
-	(*Pause)(nil),                             // 40: reprieve.v1.Pause
-	(*Taint)(nil),                             // 41: reprieve.v1.Taint
-	(*Reprieve)(nil),                          // 42: reprieve.v1.Reprieve
-	(*PodRef)(nil),                            // 43: reprieve.v1.PodRef
-	(*Toleration)(nil),                        // 44: reprieve.v1.Toleration
+	(ShadowDifference_Kind)(0),                // 2: reprieve.v1.ShadowDifference.Kind
+	(ShadowDifference_Reason)(0),              // 3: reprieve.v1.ShadowDifference.Reason
+	(*ListEvictionsRequest)(nil),              // 4: reprieve.v1.ListEvictionsRequest
+	(*ListEvictionsResponse)(nil),             // 5: reprieve.v1.ListEvictionsResponse
+	(*GetEvictionRequest)(nil),                // 6: reprieve.v1.GetEvictionRequest
+	(*GetEvictionResponse)(nil),               // 7: reprieve.v1.GetEvictionResponse
+	(*WatchEvictionsRequest)(nil),             // 8: reprieve.v1.WatchEvictionsRequest
+	(*WatchEvictionsResponse)(nil),            // 9: reprieve.v1.WatchEvictionsResponse
+	(*EvictionChange)(nil),                    // 10: reprieve.v1.EvictionChange
+	(*InitialListEnd)(nil),                    // 11: reprieve.v1.InitialListEnd
+	(*Cluster)(nil),                           // 12: reprieve.v1.Cluster
+	(*ListClustersRequest)(nil),               // 13: reprieve.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),              // 14: reprieve.v1.ListClustersResponse
+	(*GetClusterRequest)(nil),                 // 15: reprieve.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),                // 16: reprieve.v1.GetClusterResponse
+	(*ListNodesRequest)(nil),                  // 17: reprieve.v1.ListNodesRequest
+	(*NodeTaint)(nil),                         // 18: reprieve.v1.NodeTaint
+	(*NodeView)(nil),                          // 19: reprieve.v1.NodeView
+	(*ListNodesResponse)(nil),                 // 20: reprieve.v1.ListNodesResponse
+	(*ListReprievesRequest)(nil),              // 21: reprieve.v1.ListReprievesRequest
+	(*ListReprievesResponse)(nil),             // 22: reprieve.v1.ListReprievesResponse
+	(*ExplainPodRequest)(nil),                 // 23: reprieve.v1.ExplainPodRequest
+	(*DecisionStep)(nil),                      // 24: reprieve.v1.DecisionStep
+	(*Decision)(nil),                          // 25: reprieve.v1.Decision
+	(*ExplainPodResponse)(nil),                // 26: reprieve.v1.ExplainPodResponse
+	(*SimulateRequest)(nil),                   // 27: reprieve.v1.SimulateRequest
+	(*SimulatedPod)(nil),                      // 28: reprieve.v1.SimulatedPod
+	(*SimulateResponse)(nil),                  // 29: reprieve.v1.SimulateResponse
+	(*GetShadowReportRequest)(nil),            // 30: reprieve.v1.GetShadowReportRequest
+	(*GetShadowReportResponse)(nil),           // 31: reprieve.v1.GetShadowReportResponse
+	(*ShadowReport)(nil),                      // 32: reprieve.v1.ShadowReport
+	(*ShadowDifference)(nil),                  // 33: reprieve.v1.ShadowDifference
+	(*Cluster_Executor)(nil),                  // 34: reprieve.v1.Cluster.Executor
+	(*Cluster_StateCount)(nil),                // 35: reprieve.v1.Cluster.StateCount
+	(*Cluster_HoldCount)(nil),                 // 36: reprieve.v1.Cluster.HoldCount
+	nil,                                       // 37: reprieve.v1.Cluster.IgnoredEntry
+	(*SimulateRequest_HypotheticalTaint)(nil), // 38: reprieve.v1.SimulateRequest.HypotheticalTaint
+	(*ShadowReport_Totals)(nil),               // 39: reprieve.v1.ShadowReport.Totals
+	(*ShadowReport_ReasonCount)(nil),          // 40: reprieve.v1.ShadowReport.ReasonCount
+	(EvictionState)(0),                        // 41: reprieve.v1.EvictionState
+	(HoldReason)(0),                           // 42: reprieve.v1.HoldReason
+	(*timestamppb.Timestamp)(nil),             // 43: google.protobuf.Timestamp
+	(*Eviction)(nil),                          // 44: reprieve.v1.Eviction
+	(Mode)(0),                                 // 45: reprieve.v1.Mode
+	(*durationpb.Duration)(nil),               // 46: google.protobuf.Duration
+	(*ClusterPolicy)(nil),                     // 47: reprieve.v1.ClusterPolicy
+	(*Pause)(nil),                             // 48: reprieve.v1.Pause
+	(*Taint)(nil),                             // 49: reprieve.v1.Taint
+	(*Reprieve)(nil),                          // 50: reprieve.v1.Reprieve
+	(*PodRef)(nil),                            // 51: reprieve.v1.PodRef
+	(*Toleration)(nil),                        // 52: reprieve.v1.Toleration
 }
 var file_reprieve_v1_query_proto_depIdxs = []int32{
-	33, // 0: reprieve.v1.ListEvictionsRequest.states:type_name -> reprieve.v1.EvictionState
-	34, // 1: reprieve.v1.ListEvictionsRequest.holds:type_name -> reprieve.v1.HoldReason
-	35, // 2: reprieve.v1.ListEvictionsRequest.due_before:type_name -> google.protobuf.Timestamp
-	35, // 3: reprieve.v1.ListEvictionsRequest.closed_after:type_name -> google.protobuf.Timestamp
-	35, // 4: reprieve.v1.ListEvictionsRequest.closed_before:type_name -> google.protobuf.Timestamp
-	36, // 5: reprieve.v1.ListEvictionsResponse.evictions:type_name -> reprieve.v1.Eviction
-	36, // 6: reprieve.v1.GetEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
-	8,  // 7: reprieve.v1.WatchEvictionsResponse.change:type_name -> reprieve.v1.EvictionChange
-	9,  // 8: reprieve.v1.WatchEvictionsResponse.initial_list_end:type_name -> reprieve.v1.InitialListEnd
-	36, // 9: reprieve.v1.EvictionChange.eviction:type_name -> reprieve.v1.Eviction
-	37, // 10: reprieve.v1.Cluster.mode:type_name -> reprieve.v1.Mode
+	41, // 0: reprieve.v1.ListEvictionsRequest.states:type_name -> reprieve.v1.EvictionState
+	42, // 1: reprieve.v1.ListEvictionsRequest.holds:type_name -> reprieve.v1.HoldReason
+	43, // 2: reprieve.v1.ListEvictionsRequest.due_before:type_name -> google.protobuf.Timestamp
+	43, // 3: reprieve.v1.ListEvictionsRequest.closed_after:type_name -> google.protobuf.Timestamp
+	43, // 4: reprieve.v1.ListEvictionsRequest.closed_before:type_name -> google.protobuf.Timestamp
+	44, // 5: reprieve.v1.ListEvictionsResponse.evictions:type_name -> reprieve.v1.Eviction
+	44, // 6: reprieve.v1.GetEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
+	10, // 7: reprieve.v1.WatchEvictionsResponse.change:type_name -> reprieve.v1.EvictionChange
+	11, // 8: reprieve.v1.WatchEvictionsResponse.initial_list_end:type_name -> reprieve.v1.InitialListEnd
+	44, // 9: reprieve.v1.EvictionChange.eviction:type_name -> reprieve.v1.Eviction
+	45, // 10: reprieve.v1.Cluster.mode:type_name -> reprieve.v1.Mode
 	0,  // 11: reprieve.v1.Cluster.sync_state:type_name -> reprieve.v1.Cluster.SyncState
-	38, // 12: reprieve.v1.Cluster.feed_age:type_name -> google.protobuf.Duration
-	35, // 13: reprieve.v1.Cluster.last_live_time:type_name -> google.protobuf.Timestamp
-	35, // 14: reprieve.v1.Cluster.adopt_time:type_name -> google.protobuf.Timestamp
-	29, // 15: reprieve.v1.Cluster.open_evictions:type_name -> reprieve.v1.Cluster.StateCount
-	30, // 16: reprieve.v1.Cluster.holds:type_name -> reprieve.v1.Cluster.HoldCount
-	35, // 17: reprieve.v1.Cluster.oldest_due_time:type_name -> google.protobuf.Timestamp
-	28, // 18: reprieve.v1.Cluster.executors:type_name -> reprieve.v1.Cluster.Executor
-	39, // 19: reprieve.v1.Cluster.policy:type_name -> reprieve.v1.ClusterPolicy
-	40, // 20: reprieve.v1.Cluster.pauses:type_name -> reprieve.v1.Pause
-	31, // 21: reprieve.v1.Cluster.ignored:type_name -> reprieve.v1.Cluster.IgnoredEntry
-	10, // 22: reprieve.v1.ListClustersResponse.clusters:type_name -> reprieve.v1.Cluster
-	10, // 23: reprieve.v1.GetClusterResponse.cluster:type_name -> reprieve.v1.Cluster
-	41, // 24: reprieve.v1.NodeTaint.taint:type_name -> reprieve.v1.Taint
-	35, // 25: reprieve.v1.NodeTaint.start:type_name -> google.protobuf.Timestamp
-	16, // 26: reprieve.v1.NodeView.taints:type_name -> reprieve.v1.NodeTaint
-	35, // 27: reprieve.v1.NodeView.episode_start:type_name -> google.protobuf.Timestamp
-	17, // 28: reprieve.v1.ListNodesResponse.nodes:type_name -> reprieve.v1.NodeView
-	42, // 29: reprieve.v1.ListReprievesResponse.reprieves:type_name -> reprieve.v1.Reprieve
-	43, // 30: reprieve.v1.ExplainPodRequest.pod:type_name -> reprieve.v1.PodRef
-	16, // 31: reprieve.v1.DecisionStep.taint:type_name -> reprieve.v1.NodeTaint
-	35, // 32: reprieve.v1.DecisionStep.start:type_name -> google.protobuf.Timestamp
-	38, // 33: reprieve.v1.DecisionStep.wait:type_name -> google.protobuf.Duration
-	35, // 34: reprieve.v1.DecisionStep.due_time:type_name -> google.protobuf.Timestamp
+	46, // 12: reprieve.v1.Cluster.feed_age:type_name -> google.protobuf.Duration
+	43, // 13: reprieve.v1.Cluster.last_live_time:type_name -> google.protobuf.Timestamp
+	43, // 14: reprieve.v1.Cluster.adopt_time:type_name -> google.protobuf.Timestamp
+	35, // 15: reprieve.v1.Cluster.open_evictions:type_name -> reprieve.v1.Cluster.StateCount
+	36, // 16: reprieve.v1.Cluster.holds:type_name -> reprieve.v1.Cluster.HoldCount
+	43, // 17: reprieve.v1.Cluster.oldest_due_time:type_name -> google.protobuf.Timestamp
+	34, // 18: reprieve.v1.Cluster.executors:type_name -> reprieve.v1.Cluster.Executor
+	47, // 19: reprieve.v1.Cluster.policy:type_name -> reprieve.v1.ClusterPolicy
+	48, // 20: reprieve.v1.Cluster.pauses:type_name -> reprieve.v1.Pause
+	37, // 21: reprieve.v1.Cluster.ignored:type_name -> reprieve.v1.Cluster.IgnoredEntry
+	12, // 22: reprieve.v1.ListClustersResponse.clusters:type_name -> reprieve.v1.Cluster
+	12, // 23: reprieve.v1.GetClusterResponse.cluster:type_name -> reprieve.v1.Cluster
+	49, // 24: reprieve.v1.NodeTaint.taint:type_name -> reprieve.v1.Taint
+	43, // 25: reprieve.v1.NodeTaint.start:type_name -> google.protobuf.Timestamp
+	18, // 26: reprieve.v1.NodeView.taints:type_name -> reprieve.v1.NodeTaint
+	43, // 27: reprieve.v1.NodeView.episode_start:type_name -> google.protobuf.Timestamp
+	19, // 28: reprieve.v1.ListNodesResponse.nodes:type_name -> reprieve.v1.NodeView
+	50, // 29: reprieve.v1.ListReprievesResponse.reprieves:type_name -> reprieve.v1.Reprieve
+	51, // 30: reprieve.v1.ExplainPodRequest.pod:type_name -> reprieve.v1.PodRef
+	18, // 31: reprieve.v1.DecisionStep.taint:type_name -> reprieve.v1.NodeTaint
+	43, // 32: reprieve.v1.DecisionStep.start:type_name -> google.protobuf.Timestamp
+	46, // 33: reprieve.v1.DecisionStep.wait:type_name -> google.protobuf.Duration
+	43, // 34: reprieve.v1.DecisionStep.due_time:type_name -> google.protobuf.Timestamp
 	1,  // 35: reprieve.v1.Decision.verdict:type_name -> reprieve.v1.Decision.Verdict
-	35, // 36: reprieve.v1.Decision.due_time:type_name -> google.protobuf.Timestamp
-	22, // 37: reprieve.v1.Decision.steps:type_name -> reprieve.v1.DecisionStep
-	17, // 38: reprieve.v1.ExplainPodResponse.node:type_name -> reprieve.v1.NodeView
-	44, // 39: reprieve.v1.ExplainPodResponse.tolerations:type_name -> reprieve.v1.Toleration
-	35, // 40: reprieve.v1.ExplainPodResponse.bound_time:type_name -> google.protobuf.Timestamp
-	23, // 41: reprieve.v1.ExplainPodResponse.decision:type_name -> reprieve.v1.Decision
-	35, // 42: reprieve.v1.ExplainPodResponse.now:type_name -> google.protobuf.Timestamp
-	37, // 43: reprieve.v1.ExplainPodResponse.mode:type_name -> reprieve.v1.Mode
+	43, // 36: reprieve.v1.Decision.due_time:type_name -> google.protobuf.Timestamp
+	24, // 37: reprieve.v1.Decision.steps:type_name -> reprieve.v1.DecisionStep
+	19, // 38: reprieve.v1.ExplainPodResponse.node:type_name -> reprieve.v1.NodeView
+	52, // 39: reprieve.v1.ExplainPodResponse.tolerations:type_name -> reprieve.v1.Toleration
+	43, // 40: reprieve.v1.ExplainPodResponse.bound_time:type_name -> google.protobuf.Timestamp
+	25, // 41: reprieve.v1.ExplainPodResponse.decision:type_name -> reprieve.v1.Decision
+	43, // 42: reprieve.v1.ExplainPodResponse.now:type_name -> google.protobuf.Timestamp
+	45, // 43: reprieve.v1.ExplainPodResponse.mode:type_name -> reprieve.v1.Mode
 	0,  // 44: reprieve.v1.ExplainPodResponse.sync_state:type_name -> reprieve.v1.Cluster.SyncState
-	34, // 45: reprieve.v1.ExplainPodResponse.holds:type_name -> reprieve.v1.HoldReason
-	36, // 46: reprieve.v1.ExplainPodResponse.eviction:type_name -> reprieve.v1.Eviction
-	42, // 47: reprieve.v1.ExplainPodResponse.reprieve:type_name -> reprieve.v1.Reprieve
-	32, // 48: reprieve.v1.SimulateRequest.taints:type_name -> reprieve.v1.SimulateRequest.HypotheticalTaint
-	23, // 49: reprieve.v1.SimulatedPod.decision:type_name -> reprieve.v1.Decision
-	38, // 50: reprieve.v1.SimulatedPod.due_in:type_name -> google.protobuf.Duration
-	26, // 51: reprieve.v1.SimulateResponse.pods:type_name -> reprieve.v1.SimulatedPod
-	35, // 52: reprieve.v1.Cluster.Executor.connect_time:type_name -> google.protobuf.Timestamp
-	33, // 53: reprieve.v1.Cluster.StateCount.state:type_name -> reprieve.v1.EvictionState
-	34, // 54: reprieve.v1.Cluster.HoldCount.hold:type_name -> reprieve.v1.HoldReason
-	2,  // 55: reprieve.v1.QueryService.ListEvictions:input_type -> reprieve.v1.ListEvictionsRequest
-	4,  // 56: reprieve.v1.QueryService.GetEviction:input_type -> reprieve.v1.GetEvictionRequest
-	6,  // 57: reprieve.v1.QueryService.WatchEvictions:input_type -> reprieve.v1.WatchEvictionsRequest
-	11, // 58: reprieve.v1.QueryService.ListClusters:input_type -> reprieve.v1.ListClustersRequest
-	13, // 59: reprieve.v1.QueryService.GetCluster:input_type -> reprieve.v1.GetClusterRequest
-	15, // 60: reprieve.v1.QueryService.ListNodes:input_type -> reprieve.v1.ListNodesRequest
-	19, // 61: reprieve.v1.QueryService.ListReprieves:input_type -> reprieve.v1.ListReprievesRequest
-	21, // 62: reprieve.v1.QueryService.ExplainPod:input_type -> reprieve.v1.ExplainPodRequest
-	25, // 63: reprieve.v1.QueryService.Simulate:input_type -> reprieve.v1.SimulateRequest
-	3,  // 64: reprieve.v1.QueryService.ListEvictions:output_type -> reprieve.v1.ListEvictionsResponse
-	5,  // 65: reprieve.v1.QueryService.GetEviction:output_type -> reprieve.v1.GetEvictionResponse
-	7,  // 66: reprieve.v1.QueryService.WatchEvictions:output_type -> reprieve.v1.WatchEvictionsResponse
-	12, // 67: reprieve.v1.QueryService.ListClusters:output_type -> reprieve.v1.ListClustersResponse
-	14, // 68: reprieve.v1.QueryService.GetCluster:output_type -> reprieve.v1.GetClusterResponse
-	18, // 69: reprieve.v1.QueryService.ListNodes:output_type -> reprieve.v1.ListNodesResponse
-	20, // 70: reprieve.v1.QueryService.ListReprieves:output_type -> reprieve.v1.ListReprievesResponse
-	24, // 71: reprieve.v1.QueryService.ExplainPod:output_type -> reprieve.v1.ExplainPodResponse
-	27, // 72: reprieve.v1.QueryService.Simulate:output_type -> reprieve.v1.SimulateResponse
-	64, // [64:73] is the sub-list for method output_type
-	55, // [55:64] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	42, // 45: reprieve.v1.ExplainPodResponse.holds:type_name -> reprieve.v1.HoldReason
+	44, // 46: reprieve.v1.ExplainPodResponse.eviction:type_name -> reprieve.v1.Eviction
+	50, // 47: reprieve.v1.ExplainPodResponse.reprieve:type_name -> reprieve.v1.Reprieve
+	38, // 48: reprieve.v1.SimulateRequest.taints:type_name -> reprieve.v1.SimulateRequest.HypotheticalTaint
+	25, // 49: reprieve.v1.SimulatedPod.decision:type_name -> reprieve.v1.Decision
+	46, // 50: reprieve.v1.SimulatedPod.due_in:type_name -> google.protobuf.Duration
+	28, // 51: reprieve.v1.SimulateResponse.pods:type_name -> reprieve.v1.SimulatedPod
+	43, // 52: reprieve.v1.GetShadowReportRequest.since:type_name -> google.protobuf.Timestamp
+	43, // 53: reprieve.v1.GetShadowReportRequest.until:type_name -> google.protobuf.Timestamp
+	46, // 54: reprieve.v1.GetShadowReportRequest.tolerance:type_name -> google.protobuf.Duration
+	32, // 55: reprieve.v1.GetShadowReportResponse.report:type_name -> reprieve.v1.ShadowReport
+	43, // 56: reprieve.v1.ShadowReport.since:type_name -> google.protobuf.Timestamp
+	43, // 57: reprieve.v1.ShadowReport.until:type_name -> google.protobuf.Timestamp
+	46, // 58: reprieve.v1.ShadowReport.tolerance:type_name -> google.protobuf.Duration
+	39, // 59: reprieve.v1.ShadowReport.totals:type_name -> reprieve.v1.ShadowReport.Totals
+	46, // 60: reprieve.v1.ShadowReport.difference_p50:type_name -> google.protobuf.Duration
+	46, // 61: reprieve.v1.ShadowReport.difference_p99:type_name -> google.protobuf.Duration
+	46, // 62: reprieve.v1.ShadowReport.difference_max:type_name -> google.protobuf.Duration
+	40, // 63: reprieve.v1.ShadowReport.reasons:type_name -> reprieve.v1.ShadowReport.ReasonCount
+	33, // 64: reprieve.v1.ShadowReport.differences:type_name -> reprieve.v1.ShadowDifference
+	43, // 65: reprieve.v1.ShadowDifference.due_time:type_name -> google.protobuf.Timestamp
+	43, // 66: reprieve.v1.ShadowDifference.observed_deletion_time:type_name -> google.protobuf.Timestamp
+	46, // 67: reprieve.v1.ShadowDifference.difference:type_name -> google.protobuf.Duration
+	2,  // 68: reprieve.v1.ShadowDifference.kind:type_name -> reprieve.v1.ShadowDifference.Kind
+	3,  // 69: reprieve.v1.ShadowDifference.reason:type_name -> reprieve.v1.ShadowDifference.Reason
+	43, // 70: reprieve.v1.Cluster.Executor.connect_time:type_name -> google.protobuf.Timestamp
+	41, // 71: reprieve.v1.Cluster.StateCount.state:type_name -> reprieve.v1.EvictionState
+	42, // 72: reprieve.v1.Cluster.HoldCount.hold:type_name -> reprieve.v1.HoldReason
+	3,  // 73: reprieve.v1.ShadowReport.ReasonCount.reason:type_name -> reprieve.v1.ShadowDifference.Reason
+	4,  // 74: reprieve.v1.QueryService.ListEvictions:input_type -> reprieve.v1.ListEvictionsRequest
+	6,  // 75: reprieve.v1.QueryService.GetEviction:input_type -> reprieve.v1.GetEvictionRequest
+	8,  // 76: reprieve.v1.QueryService.WatchEvictions:input_type -> reprieve.v1.WatchEvictionsRequest
+	13, // 77: reprieve.v1.QueryService.ListClusters:input_type -> reprieve.v1.ListClustersRequest
+	15, // 78: reprieve.v1.QueryService.GetCluster:input_type -> reprieve.v1.GetClusterRequest
+	17, // 79: reprieve.v1.QueryService.ListNodes:input_type -> reprieve.v1.ListNodesRequest
+	21, // 80: reprieve.v1.QueryService.ListReprieves:input_type -> reprieve.v1.ListReprievesRequest
+	23, // 81: reprieve.v1.QueryService.ExplainPod:input_type -> reprieve.v1.ExplainPodRequest
+	27, // 82: reprieve.v1.QueryService.Simulate:input_type -> reprieve.v1.SimulateRequest
+	30, // 83: reprieve.v1.QueryService.GetShadowReport:input_type -> reprieve.v1.GetShadowReportRequest
+	5,  // 84: reprieve.v1.QueryService.ListEvictions:output_type -> reprieve.v1.ListEvictionsResponse
+	7,  // 85: reprieve.v1.QueryService.GetEviction:output_type -> reprieve.v1.GetEvictionResponse
+	9,  // 86: reprieve.v1.QueryService.WatchEvictions:output_type -> reprieve.v1.WatchEvictionsResponse
+	14, // 87: reprieve.v1.QueryService.ListClusters:output_type -> reprieve.v1.ListClustersResponse
+	16, // 88: reprieve.v1.QueryService.GetCluster:output_type -> reprieve.v1.GetClusterResponse
+	20, // 89: reprieve.v1.QueryService.ListNodes:output_type -> reprieve.v1.ListNodesResponse
+	22, // 90: reprieve.v1.QueryService.ListReprieves:output_type -> reprieve.v1.ListReprievesResponse
+	26, // 91: reprieve.v1.QueryService.ExplainPod:output_type -> reprieve.v1.ExplainPodResponse
+	29, // 92: reprieve.v1.QueryService.Simulate:output_type -> reprieve.v1.SimulateResponse
+	31, // 93: reprieve.v1.QueryService.GetShadowReport:output_type -> reprieve.v1.GetShadowReportResponse
+	84, // [84:94] is the sub-list for method output_type
+	74, // [74:84] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_query_proto_init() }
@@ -2740,13 +3564,14 @@ func file_reprieve_v1_query_proto_init() {
 	}
 	file_reprieve_v1_query_proto_msgTypes[20].OneofWrappers = []any{}
 	file_reprieve_v1_query_proto_msgTypes[21].OneofWrappers = []any{}
+	file_reprieve_v1_query_proto_msgTypes[28].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_query_proto_rawDesc), len(file_reprieve_v1_query_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   31,
+			NumEnums:      4,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,15 +19,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	QueryService_ListEvictions_FullMethodName  = "/reprieve.v1.QueryService/ListEvictions"
-	QueryService_GetEviction_FullMethodName    = "/reprieve.v1.QueryService/GetEviction"
-	QueryService_WatchEvictions_FullMethodName = "/reprieve.v1.QueryService/WatchEvictions"
-	QueryService_ListClusters_FullMethodName   = "/reprieve.v1.QueryService/ListClusters"
-	QueryService_GetCluster_FullMethodName     = "/reprieve.v1.QueryService/GetCluster"
-	QueryService_ListNodes_FullMethodName      = "/reprieve.v1.QueryService/ListNodes"
-	QueryService_ListReprieves_FullMethodName  = "/reprieve.v1.QueryService/ListReprieves"
-	QueryService_ExplainPod_FullMethodName     = "/reprieve.v1.QueryService/ExplainPod"
-	QueryService_Simulate_FullMethodName       = "/reprieve.v1.QueryService/Simulate"
+	QueryService_ListEvictions_FullMethodName   = "/reprieve.v1.QueryService/ListEvictions"
+	QueryService_GetEviction_FullMethodName     = "/reprieve.v1.QueryService/GetEviction"
+	QueryService_WatchEvictions_FullMethodName  = "/reprieve.v1.QueryService/WatchEvictions"
+	QueryService_ListClusters_FullMethodName    = "/reprieve.v1.QueryService/ListClusters"
+	QueryService_GetCluster_FullMethodName      = "/reprieve.v1.QueryService/GetCluster"
+	QueryService_ListNodes_FullMethodName       = "/reprieve.v1.QueryService/ListNodes"
+	QueryService_ListReprieves_FullMethodName   = "/reprieve.v1.QueryService/ListReprieves"
+	QueryService_ExplainPod_FullMethodName      = "/reprieve.v1.QueryService/ExplainPod"
+	QueryService_Simulate_FullMethodName        = "/reprieve.v1.QueryService/Simulate"
+	QueryService_GetShadowReport_FullMethodName = "/reprieve.v1.QueryService/GetShadowReport"
 )
 
 // QueryServiceClient is the client API for QueryService service.
@@ -90,6 +91,17 @@ type QueryServiceClient interface {
 	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe.
 	Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error)
+	// GetShadowReport compares what a cluster's shadow mode would have evicted for
+	// taints with what another controller, such as the one built into
+	// kube-controller-manager, deleted for them in the same time. It joins records
+	// of history by the pods' UIDs. Pods that were to leave for a request are left out.
+	//
+	// Codes: INVALID_ARGUMENT (since is not before until), NOT_FOUND (no such
+	// cluster), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (the store is being
+	// reopened), DEADLINE_EXCEEDED (another report is being made for longer than the
+	// call's deadline).
+	// Retry: safe.
+	GetShadowReport(ctx context.Context, in *GetShadowReportRequest, opts ...grpc.CallOption) (*GetShadowReportResponse, error)
 }
 
 type queryServiceClient struct {
@@ -199,6 +211,16 @@ func (c *queryServiceClient) Simulate(ctx context.Context, in *SimulateRequest, 
 	return out, nil
 }
 
+func (c *queryServiceClient) GetShadowReport(ctx context.Context, in *GetShadowReportRequest, opts ...grpc.CallOption) (*GetShadowReportResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetShadowReportResponse)
+	err := c.cc.Invoke(ctx, QueryService_GetShadowReport_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // QueryServiceServer is the server API for QueryService service.
 // All implementations must embed UnimplementedQueryServiceServer
 // for forward compatibility.
@@ -259,6 +281,17 @@ type QueryServiceServer interface {
 	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe.
 	Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error)
+	// GetShadowReport compares what a cluster's shadow mode would have evicted for
+	// taints with what another controller, such as the one built into
+	// kube-controller-manager, deleted for them in the same time. It joins records
+	// of history by the pods' UIDs. Pods that were to leave for a request are left out.
+	//
+	// Codes: INVALID_ARGUMENT (since is not before until), NOT_FOUND (no such
+	// cluster), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (the store is being
+	// reopened), DEADLINE_EXCEEDED (another report is being made for longer than the
+	// call's deadline).
+	// Retry: safe.
+	GetShadowReport(context.Context, *GetShadowReportRequest) (*GetShadowReportResponse, error)
 	mustEmbedUnimplementedQueryServiceServer()
 }
 
@@ -295,6 +328,9 @@ func (UnimplementedQueryServiceServer) ExplainPod(context.Context, *ExplainPodRe
 }
 func (UnimplementedQueryServiceServer) Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Simulate not implemented")
+}
+func (UnimplementedQueryServiceServer) GetShadowReport(context.Context, *GetShadowReportRequest) (*GetShadowReportResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetShadowReport not implemented")
 }
 func (UnimplementedQueryServiceServer) mustEmbedUnimplementedQueryServiceServer() {}
 func (UnimplementedQueryServiceServer) testEmbeddedByValue()                      {}
@@ -472,6 +508,24 @@ func _QueryService_Simulate_Handler(srv interface{}, ctx context.Context, dec fu
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueryService_GetShadowReport_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetShadowReportRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueryServiceServer).GetShadowReport(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueryService_GetShadowReport_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueryServiceServer).GetShadowReport(ctx, req.(*GetShadowReportRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // QueryService_ServiceDesc is the grpc.ServiceDesc for QueryService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -510,6 +564,10 @@ var QueryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Simulate",
 			Handler:    _QueryService_Simulate_Handler,
+		},
+		{
+			MethodName: "GetShadowReport",
+			Handler:    _QueryService_GetShadowReport_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
