@@ -64,7 +64,9 @@ func (a *app) printCluster(c *reprievev1.Cluster) {
 	s.block("Pauses", lines...)
 	lines = nil
 	for _, kind := range slices.Sorted(maps.Keys(c.GetIgnored())) {
-		lines = append(lines, fmt.Sprintf("%d %s", c.GetIgnored()[kind], kind))
+		if n := c.GetIgnored()[kind]; n > 0 {
+			lines = append(lines, fmt.Sprintf("%d %s", n, kind))
+		}
 	}
 	s.block("Ignored", lines...)
 	s.block("Warnings", c.GetWarnings()...)

@@ -132,7 +132,7 @@ func (a *app) printExplanation(x *reprievev1.ExplainPodResponse) {
 func verdictLine(d *reprievev1.Decision, e *reprievev1.Eviction, now time.Time) string {
 	switch d.GetVerdict() {
 	case reprievev1.Decision_VERDICT_LEAVE:
-		return "leaves " + instant(d.GetDueTime()) + " (" + countdown(d.GetDueTime(), now) + "), for " + causeWord(leaveCause(d, e))
+		return "leaves " + dueInstant(d.GetDueTime(), now) + ", for " + causeWord(leaveCause(d, e))
 	case reprievev1.Decision_VERDICT_NOT_SUBJECT:
 		return "stays: " + d.GetExemption()
 	default:
@@ -160,13 +160,13 @@ func stepLine(st *reprievev1.DecisionStep, tols []*reprievev1.Toleration, now ti
 	case st.GetIgnored():
 		return line + ": ignored by the policy"
 	case st.GetDefaultToleration():
-		line += ": default toleration of the policy, " + lasting(st.GetWait())
+		line += ": default toleration (" + lasting(st.GetWait()) + ")"
 	case st.TolerationIndex != nil:
 		line += fmt.Sprintf(": toleration %d", st.GetTolerationIndex())
 		if st.GetForever() {
 			line += ", for ever"
 		} else {
-			line += ", " + lasting(st.GetWait())
+			line += " (" + lasting(st.GetWait()) + ")"
 		}
 	default:
 		line += ": not tolerated"

@@ -98,11 +98,16 @@ func (h *harness) run(args ...string) (int, string, string) {
 
 func (h *harness) runContext(ctx context.Context, args ...string) (int, string, string) {
 	out, errs := &output{told: h.told}, &output{told: h.told}
+	code := Main(ctx, h.environment(out, errs), args)
+	return code, out.String(), errs.String()
+}
+
+func (h *harness) environment(out, errs io.Writer) *Env {
 	in := h.stdin
 	if in == nil {
 		in = strings.NewReader(h.in)
 	}
-	env := &Env{
+	return &Env{
 		In: in, Out: out, Err: errs,
 		Getenv: func(k string) string { return h.env[k] },
 		Clock:  h.clock, Width: func() int { return h.width }, Interactive: h.tty,
@@ -116,8 +121,6 @@ func (h *harness) runContext(ctx context.Context, args ...string) (int, string, 
 			return client.Dial(ctx, conf)
 		},
 	}
-	code := Main(ctx, env, args)
-	return code, out.String(), errs.String()
 }
 
 // output is a buffer that several goroutines may write to.

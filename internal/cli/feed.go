@@ -42,7 +42,8 @@ interrupted. When the connection breaks it connects and lists again by itself.
 An interrupt is a failure (exit code 1), except of a --follow that was synced (0).
 
 Without a feed a cluster is held: nothing of it is sent. An object without a uid is refused.`,
-		Example: `  reprieve feed --cluster prod --cluster-uid "$(kubectl get ns kube-system -o jsonpath={.metadata.uid})" \
+		Example: `  uid=$(kubectl get namespace kube-system -o jsonpath={.metadata.uid})
+  reprieve feed --cluster prod --cluster-uid "$uid" \
     -f <(kubectl get nodes -w --output-watch-events -o json) \
     -f <(kubectl get pods -A -w --output-watch-events -o json)
   kubectl get nodes,pods -A -o json | reprieve feed --cluster lab -f - --follow`,

@@ -89,7 +89,8 @@ func ends(at *timestamppb.Timestamp, now time.Time) string {
 	case !at.AsTime().After(now):
 		return "over"
 	default:
-		return until(at.AsTime(), now)
+		// Rounded, so that a pause just made for an hour ends in an hour.
+		return until(at.AsTime().Add(500*time.Millisecond), now)
 	}
 }
 
@@ -98,6 +99,14 @@ func instant(at *timestamppb.Timestamp) string {
 		return "-"
 	}
 	return at.AsTime().UTC().Format(time.RFC3339)
+}
+
+// dueInstant is an instant with its countdown, unless that is only its date.
+func dueInstant(at *timestamppb.Timestamp, now time.Time) string {
+	if at == nil || at.AsTime().Sub(now) >= far {
+		return instant(at)
+	}
+	return instant(at) + " (" + countdown(at, now) + ")"
 }
 
 func lasting(d *durationpb.Duration) string {

@@ -180,7 +180,7 @@ func (a *app) printEviction(e *reprievev1.Eviction) {
 	} else {
 		p.row("State", stateWord(e, now))
 	}
-	p.row("Due", instant(e.GetDueTime())+" ("+countdown(e.GetDueTime(), now)+")")
+	p.row("Due", dueInstant(e.GetDueTime(), now))
 	p.row("Cause", causeWord(e.GetCause()))
 	if t := e.GetCause().GetTaint(); t != nil {
 		p.row("Wait from", instant(t.GetStart())+" (taint "+instant(t.GetTaintStart())+", bound "+instant(e.GetBoundTime())+")")

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // sheet prints one thing as lines of a label and a value.
@@ -16,14 +17,27 @@ func (s *sheet) row(label, value string) {
 	fmt.Fprintf(s.out, "%-13s%s\n", label+":", strings.TrimSpace(cleanText(value)))
 }
 
-// block prints a heading and indented lines; nothing if there are none.
+// block prints a heading and indented lines; nothing if there are none. What does
+// not fit the width goes on below.
 func (s *sheet) block(heading string, lines ...string) {
 	if len(lines) == 0 {
 		return
 	}
 	fmt.Fprintf(s.out, "%s:\n", heading)
 	for _, l := range lines {
-		fmt.Fprintf(s.out, "  %s\n", cleanText(l))
+		l = cleanText(l)
+		// Short lines keep the spaces that align them.
+		if utf8.RuneCountInString(l) <= tableWidth-2 {
+			fmt.Fprintf(s.out, "  %s\n", l)
+			continue
+		}
+		for i, part := range wrap(l, tableWidth-6) {
+			indent := "  "
+			if i > 0 {
+				indent = "      "
+			}
+			fmt.Fprintf(s.out, "%s%s\n", indent, part)
+		}
 	}
 }
 
