@@ -14,6 +14,12 @@ type Config struct {
 	DataDir string `yaml:"data_dir"`
 	// Listen is the address of the gRPC services.
 	Listen string `yaml:"listen"`
+	// Kubeconfig or InCluster makes the service join a cluster itself, under the
+	// name Cluster: by that file, or by the service account of its pod.
+	Kubeconfig string    `yaml:"kubeconfig"`
+	InCluster  bool      `yaml:"in_cluster"`
+	Cluster    string    `yaml:"cluster"`
+	Agent      InProcess `yaml:"agent"`
 	// AdminListen is the address of metrics, health and profiles over HTTP. They
 	// have no authentication.
 	AdminListen string `yaml:"admin_listen"`
@@ -102,6 +108,8 @@ func DefaultConfig() Config {
 		DataDir:     "./data",
 		Listen:      "127.0.0.1:7443",
 		AdminListen: "127.0.0.1:7480",
+		Cluster:     "default",
+		Agent:       InProcess{Workers: 64, KubeAPIQPS: 200, KubeAPIBurst: 300},
 		LogFormat:   "text",
 		LogLevel:    "info",
 		Adopt:       "shadow",

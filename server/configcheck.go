@@ -25,6 +25,11 @@ func (c *Config) Validate() error {
 		v.address("admin_listen", c.AdminListen)
 		v.check(c.AdminListen != c.Listen || port(c.Listen) == "0", "admin_listen is the same address as listen: %s", c.Listen)
 	}
+	v.check(c.Kubeconfig == "" || !c.InCluster, "kubeconfig and in_cluster are both set: set one")
+	v.check(!c.joins() || clusterName.MatchString(c.Cluster), "cluster: %q is no DNS label (a-z, 0-9 and -, at most 63 characters)", c.Cluster)
+	v.number("agent.workers", c.Agent.Workers, 1, 10_000)
+	v.check(c.Agent.KubeAPIQPS >= 0 && c.Agent.KubeAPIQPS <= 1e6, "agent.kube_api_qps: %g is not between 0 and 1000000", c.Agent.KubeAPIQPS)
+	v.number("agent.kube_api_burst", c.Agent.KubeAPIBurst, 1, 1_000_000)
 	v.oneOf("log_format", c.LogFormat, "text", "json")
 	v.oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
 	v.oneOf("adopt", c.Adopt, "shadow", "enforce")

@@ -27,8 +27,8 @@ type chain struct {
 	metrics *grpcprom.ServerMetrics
 	auth    *authorizer
 	logger  *slog.Logger
-	// stopping refuses new calls.
-	stopping atomic.Bool
+	// stopping refuses new calls; every chain of the service has the same.
+	stopping *atomic.Bool
 }
 
 // options are the chain's, outermost first: measured and logged is what the

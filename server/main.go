@@ -25,9 +25,15 @@ const (
 	exitForced = 130
 )
 
+// Parts are what the program is put together from besides this package.
+type Parts struct {
+	OpenStore OpenStore
+	NewAgent  NewAgent
+}
+
 // Main is the program: it reads args, runs the service until the first of
 // signals, and returns the exit code. A second signal calls exit at once.
-func Main(args []string, stdout, stderr io.Writer, open OpenStore, signals <-chan os.Signal, exit func(code int)) int {
+func Main(args []string, stdout, stderr io.Writer, parts Parts, signals <-chan os.Signal, exit func(code int)) int {
 	inv, err := ParseArgs(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -50,7 +56,7 @@ func Main(args []string, stdout, stderr io.Writer, open OpenStore, signals <-cha
 		return exitOK
 	}
 	svc, err := New(inv.Config, Deps{
-		Clock: clock.NewReal(), OpenStore: open, Logger: newLogger(&inv.Config, stderr), Registry: newRegistry(),
+		Clock: clock.NewReal(), OpenStore: parts.OpenStore, NewAgent: parts.NewAgent, Logger: newLogger(&inv.Config, stderr), Registry: newRegistry(),
 	})
 	if err != nil {
 		return fail(stderr, exitUsage, err)

@@ -56,11 +56,11 @@ func TestMainRunsUntilASignal(t *testing.T) {
 	dir := t.TempDir()
 	signals, out := make(chan os.Signal, 2), newLog()
 	code := make(chan int, 1)
-	go func() { code <- Main(ports(dir), out, out, boltFile, signals, func(int) {}) }()
+	go func() { code <- Main(ports(dir), out, out, Parts{OpenStore: boltFile}, signals, func(int) {}) }()
 	out.wait(t, "msg=serving")
 
 	second := newLog()
-	if c := Main(ports(dir), second, second, boltFile, nil, func(int) {}); c != exitFailed || !strings.Contains(second.String(), "in use by another process") {
+	if c := Main(ports(dir), second, second, Parts{OpenStore: boltFile}, nil, func(int) {}); c != exitFailed || !strings.Contains(second.String(), "in use by another process") {
 		t.Errorf("a second process on the data folder: %d %s", c, second)
 	}
 	signals <- os.Interrupt
@@ -69,7 +69,7 @@ func TestMainRunsUntilASignal(t *testing.T) {
 	}
 	// The data folder is free again.
 	signals <- os.Interrupt
-	if c := Main(ports(dir, "--log-format", "json"), out, out, boltFile, signals, func(int) {}); c != exitOK {
+	if c := Main(ports(dir, "--log-format", "json"), out, out, Parts{OpenStore: boltFile}, signals, func(int) {}); c != exitOK {
 		t.Errorf("exit code %d: %s", c, out)
 	}
 }
@@ -83,7 +83,7 @@ func TestMainSecondSignalExitsAtOnce(t *testing.T) {
 	}
 	signals, exited, code := make(chan os.Signal, 2), make(chan int, 1), make(chan int, 1)
 	go func() {
-		code <- Main(ports(t.TempDir()), newLog(), newLog(), open, signals, func(c int) { exited <- c })
+		code <- Main(ports(t.TempDir()), newLog(), newLog(), Parts{OpenStore: open}, signals, func(c int) { exited <- c })
 	}()
 	<-entered
 	signals <- os.Interrupt
@@ -121,7 +121,7 @@ func TestMainRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := newLog()
-			if c := Main(tc.args, out, out, boltFile, nil, func(int) {}); c != tc.code || !strings.Contains(out.String(), tc.want) {
+			if c := Main(tc.args, out, out, Parts{OpenStore: boltFile}, nil, func(int) {}); c != tc.code || !strings.Contains(out.String(), tc.want) {
 				t.Errorf("exit code %d: %s; want %d and %q", c, out, tc.code, tc.want)
 			}
 		})

@@ -49,8 +49,11 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	s.deps.Logger.Info("serving", "version", Version(), "listen", lis.Addr().String(), "admin_listen", admin,
 		"data_dir", s.conf.DataDir, "tls", s.conf.TLS.enabled(), "anonymous", s.conf.anonymous())
+	served := s.runAgent(ctx, group)
 	group.Go(func() error {
 		<-ctx.Done()
+		// The agent's orders end first, while the service can still take their answers.
+		<-served
 		s.Stop()
 		return errShutdown
 	})
@@ -58,6 +61,25 @@ func (s *Service) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// runAgent runs the agent of this process, if there is one, until ctx ends. The
+// channel is closed when it has ended.
+func (s *Service) runAgent(ctx context.Context, group *errgroup.Group) <-chan struct{} {
+	ended := make(chan struct{})
+	if s.agent == nil {
+		close(ended)
+		return ended
+	}
+	group.Go(s.agent.serve)
+	group.Go(func() error {
+		defer close(ended)
+		if err := s.agent.run(ctx); err != nil {
+			return fmt.Errorf("the agent in this process: %w", err)
+		}
+		return nil
+	})
+	return ended
 }
 
 // listen opens a port; none for an empty address.
@@ -122,6 +144,9 @@ func (s *Service) stop() {
 		s.engine.Stop(ctx)
 	}
 	close(s.stopped)
+	if s.agent != nil {
+		s.agent.stop()
+	}
 	// All calls that the engine had a part in end now. What stays are watchers
 	// of health and readers of reflection, which nothing is owed.
 	last, cancelLast := context.WithTimeout(ctx, farewell)

@@ -42,6 +42,8 @@ type Deps struct {
 	Logger    *slog.Logger
 	// Registry gets the service's metrics.
 	Registry *prometheus.Registry
+	// NewAgent makes the agent of a service that joins a cluster itself.
+	NewAgent NewAgent
 	// Jitter spreads back-offs; nil is the engine's own.
 	Jitter func(time.Duration) time.Duration
 }
@@ -63,6 +65,8 @@ type Service struct {
 	unhealthy atomic.Pointer[error]
 	metrics   *metrics
 	stopClock func()
+	// agent is the one in this process; nil if the service joins no cluster itself.
+	agent *inProcess
 }
 
 // errStarting is why a service is not ready before its start.
@@ -116,7 +120,7 @@ func (s *Service) buildGRPC() error {
 		}
 	}
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
-	s.chain = &chain{metrics: calls, logger: s.deps.Logger, auth: &authorizer{
+	s.chain = &chain{metrics: calls, logger: s.deps.Logger, stopping: new(atomic.Bool), auth: &authorizer{
 		creds: creds, logger: s.deps.Logger, denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
 	}}
 	opts := append(s.chain.options(), s.transport()...)
@@ -128,15 +132,23 @@ func (s *Service) buildGRPC() error {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(conf)))
 	}
 	s.grpc = grpc.NewServer(opts...)
-	reprievev1.RegisterFeedServiceServer(s.grpc, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped})
-	reprievev1.RegisterEvictionServiceServer(s.grpc, &evictionService{engine: s.engine, stopped: s.stopped})
-	reprievev1.RegisterQueryServiceServer(s.grpc, &queryService{engine: s.engine, reports: make(chan struct{}, 1)})
-	reprievev1.RegisterAdminServiceServer(s.grpc, &adminService{engine: s.engine})
-	healthv1.RegisterHealthServer(s.grpc, s.health)
-	reflection.RegisterV1(s.grpc)
+	s.register(s.grpc)
 	calls.InitializeMetrics(s.grpc)
 	s.deps.Registry.MustRegister(calls)
+	if s.conf.joins() {
+		return s.joinCluster(s.chain, s.deps.NewAgent)
+	}
 	return nil
+}
+
+// register gives a server all that this one serves.
+func (s *Service) register(g *grpc.Server) {
+	reprievev1.RegisterFeedServiceServer(g, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped})
+	reprievev1.RegisterEvictionServiceServer(g, &evictionService{engine: s.engine, stopped: s.stopped})
+	reprievev1.RegisterQueryServiceServer(g, &queryService{engine: s.engine, reports: make(chan struct{}, 1)})
+	reprievev1.RegisterAdminServiceServer(g, &adminService{engine: s.engine})
+	healthv1.RegisterHealthServer(g, s.health)
+	reflection.RegisterV1(g)
 }
 
 // transport has no age limit of connections: it would cut feeds, each of which

@@ -220,9 +220,7 @@ func (a *Agent) lead(ctx context.Context, who identity, epoch uint64) error {
 	group.Go(func() error { return ended(feeder.Run(ctx)) })
 	group.Go(func() error { return ended(executor.Run(working)) })
 	group.Go(func() error {
-		if err := notes.watch(ctx, a.conf.Conn, a.conf.Cluster, enforcing); ctx.Err() == nil {
-			a.log.WarnContext(ctx, "events of cancelled evictions will be missing", "error", err)
-		}
+		a.follow(ctx, feeder, func() error { return notes.watch(ctx, a.conf.Conn, a.conf.Cluster, enforcing) })
 		return nil
 	})
 	group.Go(func() error {
@@ -236,6 +234,26 @@ func (a *Agent) lead(ctx context.Context, who identity, epoch uint64) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// follow watches the cluster's evictions while it is known to the service, which
+// it is from its first sync on. Without the permission there is nothing to wait for.
+func (a *Agent) follow(ctx context.Context, feeder *client.Feeder, watch func() error) {
+	for {
+		select {
+		case <-feeder.Synced():
+		case <-ctx.Done():
+			return
+		}
+		err := watch()
+		if ctx.Err() != nil {
+			return
+		}
+		a.log.WarnContext(ctx, "events of cancelled evictions are missing", "error", err)
+		if hopeless(err) || !pause(ctx, retryAfter) {
+			return
+		}
+	}
 }
 
 // ended makes an end without an error end the rest too.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"os"
 	"regexp"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +60,16 @@ type Config struct {
 	Registry prometheus.Registerer
 	// Logger gets what happens; nil discards it.
 	Logger *slog.Logger
+}
+
+// UniqueID is an id that no other agent has and no other run of this one had: a
+// lease's holder must be unique.
+func UniqueID() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return fmt.Sprintf("%s_%016x", host, rand.Uint64())
 }
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)

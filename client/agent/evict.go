@@ -238,9 +238,16 @@ func (x *evictor) call(ctx context.Context, do func(context.Context) error) erro
 	}
 }
 
-func (x *evictor) once(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+// once makes a call that the order's recall or expiry does not end. The agent's
+// own end does.
+func (x *evictor) once(order context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(order), callTimeout)
 	defer cancel()
+	defer context.AfterFunc(order, func() {
+		if cause := context.Cause(order); !errors.Is(cause, client.ErrRecalled) && !errors.Is(cause, client.ErrExpired) {
+			cancel()
+		}
+	})()
 	return do(ctx)
 }
 

@@ -15,7 +15,7 @@ func KubeConfig(path, contextName string) (*rest.Config, error) {
 	if path == "" {
 		conf, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("not in a pod with a service account: give a kubeconfig")
+			return nil, errors.New("this is no pod with a service account: name a kubeconfig file")
 		}
 		return conf, err
 	}

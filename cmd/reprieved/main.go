@@ -2,10 +2,12 @@
 package main
 
 import (
+	"context"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/reprieve-dev/reprieve/client/agent"
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/server"
 	"github.com/reprieve-dev/reprieve/store/bolt"
@@ -14,9 +16,25 @@ import (
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	os.Exit(server.Main(os.Args[1:], os.Stdout, os.Stderr, openStore, signals, os.Exit))
+	os.Exit(server.Main(os.Args[1:], os.Stdout, os.Stderr, server.Parts{OpenStore: openStore, NewAgent: newAgent}, signals, os.Exit))
 }
 
 func openStore(path string, damaged func(where string, err error)) (engine.Store, error) {
 	return bolt.Open(bolt.Options{Path: path, Damaged: damaged})
+}
+
+func newAgent(s server.AgentSettings) (func(context.Context) error, error) {
+	kube, err := agent.KubeConfig(s.Kubeconfig, "")
+	if err != nil {
+		return nil, err
+	}
+	agent.QuietKlog(s.Logger)
+	a, err := agent.New(agent.Config{
+		Cluster: s.Cluster, Kube: kube, Conn: s.Conn, ID: agent.UniqueID(), Version: s.Version, Clock: s.Clock, Registry: s.Registry, Logger: s.Logger,
+		Workers: s.Workers, QPS: s.KubeAPIQPS, Burst: s.KubeAPIBurst,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.Run, nil
 }

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -81,7 +79,7 @@ func (a *app) agent(ctx context.Context, f agentFlags) error {
 	agent.QuietKlog(log)
 	kube, err := agent.KubeConfig(f.kubeconfig, f.context)
 	if err != nil {
-		return usagef("%v; --kubeconfig names one", err)
+		return usagef("%v", err)
 	}
 	conn, err := a.connect(ctx)
 	if err != nil {
@@ -91,7 +89,7 @@ func (a *app) agent(ctx context.Context, f agentFlags) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	run, err := agent.New(agent.Config{
-		Cluster: cluster, Kube: kube, Conn: conn, ID: orDefault(f.id, agentName()), Version: version(),
+		Cluster: cluster, Kube: kube, Conn: conn, ID: orDefault(f.id, agent.UniqueID()), Version: version(),
 		LeaderElect: f.leaderElect, Namespace: orDefault(a.flags.namespace, agent.DefaultNamespace), LeaseName: f.lease,
 		Workers: f.workers, QPS: f.qps, Burst: f.burst, Clock: a.Clock, Registry: reg, Logger: log,
 	})
@@ -144,13 +142,4 @@ func newLogger(out io.Writer, level, format string) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(out, opts)), nil
 	}
 	return nil, usagef("--log-format %s is unknown; use text or json", format)
-}
-
-// agentName is unique in each run, because a lease's holder must be.
-func agentName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%s_%016x", host, rand.Uint64())
 }

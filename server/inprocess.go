@@ -1,0 +1,103 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/reprieve-dev/reprieve/internal/clock"
+)
+
+// inProcessBuffer is how much may be on its way between the agent and the service.
+const inProcessBuffer = 1 << 20
+
+// InProcess says which cluster the service itself joins, if any. It runs an agent
+// then, so that one cluster needs one program.
+type InProcess struct {
+	// Workers, KubeAPIQPS and KubeAPIBurst are the agent's.
+	Workers      int     `yaml:"workers"`
+	KubeAPIQPS   float64 `yaml:"kube_api_qps"`
+	KubeAPIBurst int     `yaml:"kube_api_burst"`
+}
+
+// AgentSettings are what an agent in this process gets.
+type AgentSettings struct {
+	// Cluster is the cluster's name with the service.
+	Cluster string
+	// Kubeconfig is empty for the pod's service account.
+	Kubeconfig string
+	InProcess
+	// Conn reaches the service with the role agent for the cluster.
+	Conn     grpc.ClientConnInterface
+	Clock    clock.Clock
+	Registry prometheus.Registerer
+	Logger   *slog.Logger
+	Version  string
+}
+
+// NewAgent makes an agent for this process and returns how to run it until its
+// context ends.
+type NewAgent func(AgentSettings) (run func(context.Context) error, err error)
+
+// inProcess is the agent in this process and its way to the service.
+type inProcess struct {
+	lis  *bufconn.Listener
+	grpc *grpc.Server
+	conn *grpc.ClientConn
+	run  func(context.Context) error
+}
+
+// joins reports whether the service joins a cluster itself.
+func (c *Config) joins() bool { return c.Kubeconfig != "" || c.InCluster }
+
+// joinCluster builds the agent of this process. It calls the service as any agent
+// does, through the interceptors, but over memory and with a role of its own.
+func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
+	if newAgent == nil {
+		return errors.New("this program was built without an agent: run `reprieve agent` instead of kubeconfig or in_cluster")
+	}
+	local := *chain.auth
+	local.creds = &credentialChecker{anonymous: &caller{
+		name: "the agent in this process", grants: []grant{{role: RoleAgent, clusters: []string{s.conf.Cluster}}},
+	}}
+	inner := *chain
+	inner.auth = &local
+	a := &inProcess{lis: bufconn.Listen(inProcessBuffer), grpc: grpc.NewServer(append(inner.options(), s.transport()...)...)}
+	s.register(a.grpc)
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return a.lis.DialContext(ctx) }
+	var err error
+	a.conn, err = grpc.NewClient("passthrough:in-process", grpc.WithContextDialer(dial), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect the agent in this process: %w", err)
+	}
+	a.run, err = newAgent(AgentSettings{
+		Cluster: s.conf.Cluster, Kubeconfig: s.conf.Kubeconfig, InProcess: s.conf.Agent, Conn: a.conn, Clock: s.deps.Clock,
+		Registry: s.deps.Registry, Logger: s.deps.Logger, Version: Version(),
+	})
+	if err != nil {
+		return fmt.Errorf("the agent in this process: %w", err)
+	}
+	s.agent = a
+	return nil
+}
+
+// serve answers the agent's calls until stop.
+func (a *inProcess) serve() error {
+	if err := a.grpc.Serve(a.lis); err != nil {
+		return fmt.Errorf("serve the agent in this process: %w", err)
+	}
+	return nil
+}
+
+// stop ends the calls that are left once the agent has ended.
+func (a *inProcess) stop() {
+	_ = a.conn.Close()
+	a.grpc.Stop()
+}
