@@ -266,6 +266,16 @@ func (g *Engine) Revision() (uint64, error) {
 	return c.ring.revision(), nil
 }
 
+// StoreSize is the size of the data on disk in bytes, and how much of it is free
+// for new records. Errors: ErrUnavailable, ErrStopped.
+func (g *Engine) StoreSize() (size, free int64, err error) {
+	c, err := g.current()
+	if err != nil {
+		return 0, 0, err
+	}
+	return c.store.Size(), c.store.Free(), nil
+}
+
 // Watch returns a reader of the changes after a revision. Errors: ErrRevisionTooOld, ErrUnavailable.
 func (g *Engine) Watch(revision uint64) (*Watcher, error) {
 	c, err := g.current()

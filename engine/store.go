@@ -41,6 +41,9 @@ type Store interface {
 	Prune(ctx context.Context, cluster string, now time.Time, q HistoryQuotas, limit int) (int, error)
 	// Size is the size of the data on disk in bytes, 0 for a store without one.
 	Size() int64
+	// Free is how much of that is room of removed records, which new ones use
+	// before the file grows.
+	Free() int64
 	// Close releases the store. Nothing may be called after it.
 	Close() error
 }

@@ -20,7 +20,7 @@ type collector struct {
 	clock  clock.Clock
 	logger *slog.Logger
 
-	serving, open, held, stuck, overdue, feedAge, synced, enforcing, nodes, pods, executors, reprieves, ignored, damaged, foreign *prometheus.Desc
+	serving, storeSize, storeFree, open, held, stuck, overdue, feedAge, synced, enforcing, nodes, pods, executors, reprieves, ignored, damaged, foreign *prometheus.Desc
 }
 
 func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *collector {
@@ -30,6 +30,8 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 	return &collector{
 		engine: eng, clock: c, logger: logger,
 		serving:   desc("reprieve_serving", "1 while the store is open and evictions are handled."),
+		storeSize: desc("reprieve_store_size_bytes", "Size of the data file; it does not shrink."),
+		storeFree: desc("reprieve_store_free_bytes", "How much of the data file is room of removed records, to be used again."),
 		open:      desc("reprieve_open_evictions", "Open evictions by state.", "cluster", "state"),
 		held:      desc("reprieve_held_evictions", "Due evictions by what holds them.", "cluster", "hold"),
 		stuck:     desc("reprieve_stuck_evictions", "Open evictions with 10 or more failed attempts.", "cluster"),
@@ -50,7 +52,7 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.serving, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
+		c.serving, c.storeSize, c.storeFree, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
 		c.foreign,
 	} {
 		ch <- d
@@ -67,6 +69,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		c.logger.Debug("metrics of clusters are not available", "error", err)
 		return
+	}
+	if size, free, err := c.engine.StoreSize(); err == nil {
+		ch <- prometheus.MustNewConstMetric(c.storeSize, prometheus.GaugeValue, float64(size))
+		ch <- prometheus.MustNewConstMetric(c.storeFree, prometheus.GaugeValue, float64(free))
 	}
 	for _, st := range list {
 		c.cluster(ch, st)

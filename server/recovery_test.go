@@ -2,8 +2,12 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -117,7 +121,7 @@ func TestHealthIsPerServiceAndOpen(t *testing.T) {
 }
 
 func TestAdminHTTP(t *testing.T) {
-	f := newFixture(t, memory(), func(c *Config) { enforce(c); c.Pprof = true })
+	f := newFixture(t, boltFile, func(c *Config) { enforce(c); c.Pprof = true })
 	x := f.feed(f.ctx, hello("east"))
 	x.recv()
 	x.list(upsertNode("n1", "k"), upsertPod("p1", "n1"), upsertPod("p2", "n1"))
@@ -135,6 +139,16 @@ func TestAdminHTTP(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("metrics have no %s", want)
 		}
+	}
+	info, err := os.Stat(filepath.Join(f.svc.conf.DataDir, dataFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("reprieve_store_size_bytes %g\n", float64(info.Size())); !strings.Contains(text, want) {
+		t.Errorf("metrics have no %s", want)
+	}
+	if free := regexp.MustCompile(`(?m)^reprieve_store_free_bytes ([1-9]\S*)$`); !free.MatchString(text) {
+		t.Error("metrics do not tell the free room of the data file")
 	}
 	for _, secret := range []string{"p1", "n1"} {
 		if strings.Contains(text, `"`+secret+`"`) {

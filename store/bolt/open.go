@@ -188,7 +188,7 @@ func openFile(o Options, size int64, readOnly bool) (db *bbolt.DB, err error) {
 		// every commit: leaving that out saves nothing that can be measured, makes
 		// bbolt walk the whole file, history too, at open, and lets a bad page met
 		// on that walk end the process, since bbolt walks in a goroutine of its own.
-		FreelistType: bbolt.FreelistMapType, NoFreelistSync: false, NoStatistics: true,
+		FreelistType: bbolt.FreelistMapType, NoFreelistSync: false,
 		OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
 			f, err := os.OpenFile(name, flag, mode)
 			file = f
@@ -268,6 +268,12 @@ func (s *Store) Size() int64 {
 		return 0
 	}
 	return info.Size()
+}
+
+// Free implements [engine.Store]. It takes no transaction.
+func (s *Store) Free() int64 {
+	st := s.db.Stats()
+	return int64(st.FreePageN+st.PendingPageN) * int64(s.db.Info().PageSize)
 }
 
 // usable returns why the handle cannot be used, if so.

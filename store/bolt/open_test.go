@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,6 +217,41 @@ func TestLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, path)
+}
+
+// TestFree removes what was written: its room is free, after a reopening too,
+// and is used before the file grows.
+func TestFree(t *testing.T) {
+	path := newFile(t)
+	s := open(t, path)
+	batch := func(kind engine.ChangeKind, revision uint64) {
+		t.Helper()
+		b := &engine.Batch{Revision: revision}
+		for i := range 2000 {
+			b.Changes = append(b.Changes, engine.Change{Kind: kind, Cluster: "a", Node: storetest.Node("a", fmt.Sprint("node-", i))})
+		}
+		if err := s.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	batch(engine.ChangePutNode, 1)
+	full, before := s.Size(), s.Free()
+	batch(engine.ChangeDeleteNode, 2)
+	freed := s.Free()
+	if freed < before+100_000 || freed > s.Size() {
+		t.Fatalf("%d bytes free after a removal, %d before, of %d", freed, before, full)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(t, path)
+	if got := s.Free(); got < before+100_000 {
+		t.Errorf("%d bytes free after a reopening, %d before", got, freed)
+	}
+	batch(engine.ChangePutNode, 3)
+	if got := s.Free(); got >= freed {
+		t.Errorf("%d bytes free after the room was used again, %d before", got, freed)
+	}
 }
 
 func TestSize(t *testing.T) {

@@ -34,7 +34,7 @@ func New(open engine.StoreOpener, plan Plan) engine.StoreOpener {
 	}
 }
 
-// handle is an open store with failures in front. Size and Close pass.
+// handle is an open store with failures in front. Size, Free and Close pass.
 type handle struct {
 	engine.Store
 	plan Plan

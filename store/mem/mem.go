@@ -334,6 +334,9 @@ func (h *handle) Prune(ctx context.Context, name string, now time.Time, q engine
 // Size is 0: nothing is on disk.
 func (h *handle) Size() int64 { return 0 }
 
+// Free implements [engine.Store]; there is none.
+func (h *handle) Free() int64 { return 0 }
+
 // Close ends the handle; the data stays.
 func (h *handle) Close() error {
 	h.data.mu.Lock()

@@ -79,8 +79,8 @@ func everyRecord(h *harness) {
 	if diff := Diff(want, h.history(engine.HistoryQuery{Cluster: "a", Limit: 10})); diff != "" {
 		h.Errorf("history (-want +got):\n%s", diff)
 	}
-	if h.store.Size() < 0 {
-		h.Errorf("size is %d", h.store.Size())
+	if size, free := h.store.Size(), h.store.Free(); free < 0 || free > size {
+		h.Errorf("size is %d, of which %d are free", size, free)
 	}
 }
 
