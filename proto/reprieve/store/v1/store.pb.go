@@ -6,6 +6,10 @@
 
 // Package reprieve.store.v1 is what the service writes to disk. It is no API:
 // nobody but the store reads it. Fields are added, never renumbered.
+//
+// Enums are stored as numbers of the store's own: its codec (store/internal/codec/enums.go)
+// lists the engine's values in the order of their numbers here, and a list only
+// grows at its end. The engine's constants may have other numbers.
 
 package storev1
 
@@ -29,7 +33,7 @@ const (
 // PolicyRecord has the policy fields that operators stored.
 type PolicyRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bit set of the fields that count; the bits are the engine's PolicyField.
+	// Bit set of the fields that count; the codec gives each PolicyField of the engine its bit.
 	Fields uint32 `protobuf:"varint,1,opt,name=fields,proto3" json:"fields,omitempty"`
 	// Mode.
 	Mode uint32 `protobuf:"varint,2,opt,name=mode,proto3" json:"mode,omitempty"`
@@ -593,7 +597,7 @@ func (x *TolerationRecord) GetSeconds() int64 {
 // CauseRecord is what gives an eviction its due instant.
 type CauseRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind: the engine's CauseKind.
+	// Kind: the codec's number of a CauseKind.
 	Kind uint32 `protobuf:"varint,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// The taint.
 	Taint *TaintRecord `protobuf:"bytes,2,opt,name=taint,proto3" json:"taint,omitempty"`
@@ -783,9 +787,9 @@ type DeliveryRecord struct {
 	SentAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
 	// Until when its answer counts.
 	Deadline *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
-	// Why it is recalled: the engine's RecallReason.
+	// Why it is recalled: the codec's number of a RecallReason.
 	Recall uint32 `protobuf:"varint,5,opt,name=recall,proto3" json:"recall,omitempty"`
-	// The cancellation behind the recall: the engine's CancelCause.
+	// The cancellation behind the recall: the codec's number of a CancelCause.
 	RecallCause   uint32 `protobuf:"varint,6,opt,name=recall_cause,json=recallCause,proto3" json:"recall_cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -864,7 +868,7 @@ func (x *DeliveryRecord) GetRecallCause() uint32 {
 }
 
 // EvictionRecord is clusters/NAME/evictions/SEQ while open and
-// clusters/NAME/history/CLASS,CLOSED_AT,SEQ when closed. Enums are the engine's.
+// clusters/NAME/history/CLASS,CLOSED_AT,SEQ when closed. Enums have the codec's numbers.
 type EvictionRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Namespace of the pod.
@@ -1151,7 +1155,7 @@ type ObservationRecord struct {
 	DeletedAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=deleted_at,json=deletedAt,proto3" json:"deleted_at,omitempty"`
 	// Reason of the pod's condition DisruptionTarget.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// What the rules said of the pod at that instant: the engine's Standing.
+	// What the rules said of the pod at that instant: the codec's number of a Standing.
 	Standing uint32 `protobuf:"varint,3,opt,name=standing,proto3" json:"standing,omitempty"`
 	// When the taint of the cause itself was first there; its start may be that of
 	// the episode that it is part of.
