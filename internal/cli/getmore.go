@@ -3,7 +3,9 @@ package cli
 import (
 	"bytes"
 	"context"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/proto"
@@ -104,10 +106,23 @@ func (l *listing[T]) update(a *app, list []T, seen map[string]T, rows *int) erro
 	return err
 }
 
+// steadyCluster clears ages, those in the texts of warnings too.
+func steadyCluster(c *reprievev1.Cluster) {
+	c.FeedAge, c.LastLiveTime = nil, nil
+	for i, w := range c.GetWarnings() {
+		c.Warnings[i] = strings.Map(func(r rune) rune {
+			if unicode.IsDigit(r) || strings.ContainsRune("dhms.", r) {
+				return -1
+			}
+			return r
+		}, w)
+	}
+}
+
 func newGetClusters(a *app) *cobra.Command {
 	l := &listing[*reprievev1.Cluster]{
 		table: clusterTable, key: (*reprievev1.Cluster).GetName, nothing: "No clusters yet: none has ever fed this service.",
-		steady: func(c *reprievev1.Cluster) { c.FeedAge, c.LastLiveTime = nil, nil },
+		steady: steadyCluster,
 	}
 	cmd := &cobra.Command{
 		Use:     "clusters [NAME]",

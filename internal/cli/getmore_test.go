@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// TestSteadyCluster checks that a watch of clusters tells changes and no ages.
+func TestSteadyCluster(t *testing.T) {
+	same := func(x, y *reprievev1.Cluster) bool {
+		steadyCluster(x)
+		steadyCluster(y)
+		return proto.Equal(x, y)
+	}
+	late := func(age time.Duration, warning string) *reprievev1.Cluster {
+		return &reprievev1.Cluster{Name: "prod", FeedAge: durationpb.New(age), Warnings: []string{warning}}
+	}
+	if !same(late(time.Second, "the oldest due eviction is 59s late"), late(3*time.Second, "the oldest due eviction is 1m1s late")) {
+		t.Error("an age that grew is told as a change")
+	}
+	if same(late(0, "the oldest due eviction is 59s late"), late(0, "no executor is attached: nothing can be sent")) {
+		t.Error("another warning is not told")
+	}
+}
