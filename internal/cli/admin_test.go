@@ -49,7 +49,7 @@ func TestCalls(t *testing.T) {
 			&reprievev1.SetPolicyRequest{Cluster: "prod", Policy: &reprievev1.ClusterPolicy{Mode: &enforce}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"mode"}}, Etag: "e7"},
 		},
 		"policy set": {
-			[]string{"policy", "set", "--cluster", "prod", "--yes", "method=evict-then-delete", "rate=2.5/10", "default_not_ready_toleration=1m30s", "ignored_taint_keys=a, b", "unlimitedRate=true", "--unset", "budget_wait"},
+			[]string{"policy", "set", "prod", "--yes", "method=evict-then-delete", "rate=2.5/10", "default_not_ready_toleration=1m30s", "ignored_taint_keys=a, b", "unlimitedRate=true", "--unset", "budget_wait"},
 			"Set the policy of prod: mode -; 3 pods became due.\n",
 			&reprievev1.SetPolicyRequest{Cluster: "prod", Etag: "e7", Policy: &reprievev1.ClusterPolicy{
 				Method: &method, Rate: &reprievev1.Rate{PerSecond: 2.5, Burst: 10}, DefaultNotReadyToleration: durationpb.New(90 * time.Second),

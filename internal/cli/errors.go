@@ -112,7 +112,10 @@ func statusExit(c codes.Code) int {
 // withFields is an error's message and the field violations of a bad request. A
 // message that only repeats these is left out.
 func withFields(e *client.Error) string {
-	if len(e.Fields) == 0 {
+	switch {
+	case e.Code == codes.DeadlineExceeded && strings.HasPrefix(e.Message, context.DeadlineExceeded.Error()):
+		return "no answer in time" // The rest tells what gRPC was waiting for.
+	case len(e.Fields) == 0:
 		return plainDial(e.Message)
 	}
 	fields := make([]string, 0, len(e.Fields))
@@ -157,7 +160,7 @@ func hintFor(e *client.Error) string {
 	case codes.Unavailable:
 		return "is reprieved running there? --server says where to look"
 	case codes.DeadlineExceeded:
-		return "the service did not answer in time; try again, or raise --timeout"
+		return "try again, or raise --timeout"
 	case codes.Unimplemented:
 		return "the service is older than this program, or another one listens there"
 	default:

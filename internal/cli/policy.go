@@ -55,7 +55,7 @@ func newPolicySet(a *app) *cobra.Command {
 	var file, etag string
 	var act policyAct
 	cmd := &cobra.Command{
-		Use:   "set [FIELD=VALUE ...] --cluster CLUSTER",
+		Use:   "set [CLUSTER] FIELD=VALUE...",
 		Short: "Set or unset policy fields; tells the impact first",
 		Long: `Stores policy fields, which override the service's configuration field by field; --unset
 gives a field back to the configuration. It asks the service how many pods would become
@@ -67,12 +67,16 @@ default_unreachable_toleration (durations), disable_default_tolerations (true, f
 rate (ORDERS_A_SECOND/BURST), unlimited_rate, method (delete, evict, evict_then_delete),
 budget_wait (duration), ignored_taint_keys and excluded_namespaces (lists: a,b,c),
 comparison_operators. Durations are written 90s, 5m or 1h30m.`,
-		Example: `  reprieve policy set --cluster prod default_not_ready_toleration=10m rate=20/50
-  reprieve policy set --cluster prod ignored_taint_keys=example.com/drain,example.com/spot
-  reprieve policy set --cluster prod --unset rate
-  reprieve policy set --cluster prod -f policy.yaml --dry-run`,
+		Example: `  reprieve policy set prod default_not_ready_toleration=10m rate=20/50
+  reprieve policy set prod ignored_taint_keys=example.com/drain,example.com/spot
+  reprieve policy set prod --unset rate
+  reprieve policy set prod -f policy.yaml --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.flags.needCluster()
+			var named []string
+			if len(args) > 0 && !strings.Contains(args[0], "=") && (a.flags.cluster == "" || a.flags.cluster == args[0]) {
+				named, args = args[:1], args[1:]
+			}
+			cluster, err := a.clusterArg(named)
 			if err != nil {
 				return err
 			}

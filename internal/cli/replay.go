@@ -30,8 +30,9 @@ func newReplay(a *app) *cobra.Command {
 		Long: `Runs one or more timeline files (merged by their times) through the engine that the
 service runs, on a virtual clock, in mode ENFORCE, with an executor that answers EVICTED
 at once unless the timeline says otherwise. It prints what happens to evictions:
-scheduled, rescheduled, cancelled, held, ordered, closed. Times are Go durations from
-the start. No service is needed and nothing is changed anywhere.
+scheduled, rescheduled, cancelled, held, ordered, closed; with -n those of one namespace.
+Times are Go durations from the start. No service is needed and nothing is changed
+anywhere.
 
 --expect FILE compares the orders that were sent with an expectation (JSON: name, until,
 evict: a list of pod, uid, at, tolerance, cluster) and exits 1 with the differences; its
@@ -89,7 +90,11 @@ func (a *app) replay(ctx context.Context, f replayFlags, files []string) error {
 		opts.Sources = append(opts.Sources, replay.Source{Name: in.name, R: in.r})
 	}
 	if want == nil {
-		opts.OnEvent = func(ev replay.Event) { a.printReplayEvent(ev, f.start) }
+		opts.OnEvent = func(ev replay.Event) {
+			if a.flags.namespace == "" || a.flags.namespace == ev.Eviction.Namespace {
+				a.printReplayEvent(ev, f.start)
+			}
+		}
 	}
 	orders, err := replay.Run(ctx, opts)
 	if err != nil || want == nil {

@@ -223,6 +223,9 @@ func TestReplayAndSimulate(t *testing.T) {
 	if code != exitOK || !strings.Contains(out, `{"at":"31s","cluster":"default","event":"ordered","namespace":"default","pod":"p"`) {
 		t.Errorf("exit %d, stderr %q, output %q", code, errs, out)
 	}
+	if code, out, errs = h.run("replay", dir+"tolerated-for-a-while.jsonl", "-n", "other"); code != exitOK || out != "" {
+		t.Errorf("another namespace: exit %d, stderr %q, output %q", code, errs, out)
+	}
 	code, out, _ = h.run("replay", dir+"tolerated-for-a-while.jsonl", "--expect", dir+"tolerated-for-a-while.expect.json")
 	if code != exitOK || out != "tolerated-for-a-while: as expected, 1 order\n" {
 		t.Errorf("exit %d, output %q", code, out)
