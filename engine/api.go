@@ -192,7 +192,9 @@ type ClusterStatus struct {
 	OldestDue time.Time
 	Executors []ExecutorStatus
 	Reprieves int
-	Warnings  []string
+	// Self is the live pod of this cluster that the engine itself runs in; zero if there is none.
+	Self     PodRef
+	Warnings []string
 	// Foreign are evictions by another controller while this one enforces.
 	Foreign ForeignStatus
 	// Ignored counts ignored input by kind: taint_effect, unknown_kind, unknown_uid_delete.

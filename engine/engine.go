@@ -27,6 +27,9 @@ type Options struct {
 	// ClusterPolicy returns the policy fields that the configuration sets for a cluster.
 	ClusterPolicy func(cluster string) PolicyPatch
 	HistoryQuotas HistoryQuotas
+	// SelfPodUID is the UID of the pod that the engine runs in; empty if in none.
+	// A cluster whose feed shows it is warned of.
+	SelfPodUID string
 	// MaxGap is the longest gap that is no adoption (D10); default 24 h.
 	MaxGap time.Duration
 	// FeedTimeout is the silence that ends a feed; default 30 s, negative means never.

@@ -315,3 +315,38 @@ func TestRequestsReturnWhatIsOnDisk(t *testing.T) {
 		}
 	}
 }
+
+// TestWarnsOfItself runs the engine in a pod of the cluster: it warns while that
+// pod lives there and the mode is ENFORCE.
+func TestWarnsOfItself(t *testing.T) {
+	eng := engine.New(engine.Options{Clock: clock.NewVirtual(epoch), Open: mem.New().Open, FeedTimeout: -1, PruneEvery: -1, SelfPodUID: "uid-a"})
+	must(t, eng.Start(t.Context()))
+	defer eng.Stop(context.Background())
+	b := &bench{T: t, eng: eng, sink: &sink{}}
+	b.list("a", "b")
+	ctx := t.Context()
+	warned := func(want bool) {
+		t.Helper()
+		st, err := eng.Cluster(ctx, cluster)
+		must(t, err)
+		got := slices.ContainsFunc(st.Warnings, func(w string) bool {
+			return strings.Contains(w, "this service runs in pod default/a with UID uid-a of this cluster")
+		})
+		if got != want || st.EvictsSelf() != want {
+			t.Fatalf("evicts itself: %v, warnings %q; want %v", st.EvictsSelf(), st.Warnings, want)
+		}
+	}
+	mode := func(m engine.Mode) {
+		_, err := eng.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{Mode: m}, Fields: engine.PolicyMode}, 0, "", false)
+		must(t, err)
+	}
+	warned(false)
+	mode(engine.ModeEnforce)
+	warned(true)
+	mode(engine.ModeShadow)
+	warned(false)
+	mode(engine.ModeEnforce)
+	must(t, b.feed.Batch(ctx, 4, []engine.Event{upsertPod(&mPod{namespace: "default", name: "a", uid: "uid-a", node: "n", bound: epoch, terminating: true})}))
+	b.settle()
+	warned(false)
+}

@@ -34,6 +34,9 @@ type pod struct {
 	rest *podRest
 }
 
+// alive reports whether the feed shows the pod, and not at its end.
+func (p *pod) alive() bool { return p.listed && !p.gone && !p.terminating && !p.finished }
+
 type podRest struct {
 	// would remembers what shadow mode has already said of the pod.
 	would wouldEvict

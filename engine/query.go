@@ -342,7 +342,13 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 		st.Executors = d.status()
 		left.done()
 	}})
-	c.onShards(func(s *shard) { parts[s.id] = s.status(cl.name) }, left.done)
+	self := cl.uids[c.opts.SelfPodUID]
+	c.onShards(func(s *shard) {
+		parts[s.id] = s.status(cl.name)
+		if self != nil && self.shard == s && self.alive() {
+			st.Self = PodRef{UID: self.uid, Namespace: self.namespace, Name: self.name}
+		}
+	}, left.done)
 	cl.mu.Unlock()
 	if err := c.await(ctx, done); err != nil {
 		return nil, err
@@ -352,6 +358,11 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 	}
 	st.Warnings = st.warnings(now)
 	return st, nil
+}
+
+// EvictsSelf reports whether the engine runs in a pod that it may be the only one to evict.
+func (st *ClusterStatus) EvictsSelf() bool {
+	return st.Self != PodRef{} && st.Policy.Mode == ModeEnforce
 }
 
 // warnings are what an operator should know of a cluster without asking.
@@ -367,6 +378,10 @@ func (st *ClusterStatus) warnings(now time.Time) (w []string) {
 	}
 	if st.Foreign.Count > 0 {
 		w = append(w, st.Foreign.warning())
+	}
+	if st.EvictsSelf() {
+		w = append(w, fmt.Sprintf("this service runs in %s of this cluster, whose pods it evicts: if its node dies, nobody evicts it, "+
+			"and nobody evicts anything here; run it elsewhere, see \"Where to run it\" in docs/operations.md", st.Self))
 	}
 	if st.Stuck > 0 {
 		w = append(w, fmt.Sprintf("%d evictions are stuck (%d or more attempts)", st.Stuck, stuckAttempts))

@@ -20,7 +20,7 @@ type collector struct {
 	clock  clock.Clock
 	logger *slog.Logger
 
-	serving, storeSize, storeFree, open, held, stuck, overdue, feedAge, synced, enforcing, nodes, pods, executors, reprieves, ignored, damaged, foreign *prometheus.Desc
+	serving, storeSize, storeFree, open, held, stuck, overdue, feedAge, synced, enforcing, self, nodes, pods, executors, reprieves, ignored, damaged, foreign *prometheus.Desc
 }
 
 func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *collector {
@@ -39,6 +39,7 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 		feedAge:   desc("reprieve_feed_age_seconds", "Since the feed's last message.", "cluster"),
 		synced:    desc("reprieve_cluster_synced", "1 while the cluster's feed is live after a whole list.", "cluster"),
 		enforcing: desc("reprieve_cluster_enforcing", "1 if the cluster's mode is ENFORCE.", "cluster"),
+		self:      desc("reprieve_self_in_enforcing_cluster", "1 if this service runs in a pod of the cluster and the mode is ENFORCE.", "cluster"),
 		nodes:     desc("reprieve_nodes", "Nodes known.", "cluster"),
 		pods:      desc("reprieve_pods", "Pods known.", "cluster"),
 		executors: desc("reprieve_executors", "Executors attached.", "cluster"),
@@ -52,7 +53,7 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.serving, c.storeSize, c.storeFree, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
+		c.serving, c.storeSize, c.storeFree, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.self, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
 		c.foreign,
 	} {
 		ch <- d
@@ -102,6 +103,7 @@ func (c *collector) cluster(ch chan<- prometheus.Metric, st *engine.ClusterStatu
 	}
 	gauge(c.synced, flag01(st.Sync == engine.SyncLive))
 	gauge(c.enforcing, flag01(st.Policy.Mode == engine.ModeEnforce))
+	gauge(c.self, flag01(st.EvictsSelf()))
 	gauge(c.damaged, flag01(st.Damaged))
 	gauge(c.nodes, float64(st.Nodes))
 	gauge(c.pods, float64(st.Pods))

@@ -31,6 +31,9 @@ type Config struct {
 	LogLevel       string `yaml:"log_level"`
 	// Pprof serves profiles at /debug/pprof/ of the admin address.
 	Pprof bool `yaml:"pprof"`
+	// SelfPodUID is the UID of the pod that the service runs in, so that it can
+	// warn of a cluster in which it is among the pods that it evicts.
+	SelfPodUID string `yaml:"self_pod_uid"`
 	// Adopt is the mode of clusters that nobody set one for: shadow or enforce.
 	Adopt string `yaml:"adopt"`
 	// FeedTimeout is the silence after which a feed is lost.

@@ -119,6 +119,28 @@ func TestFlagsGoBeforeTheFile(t *testing.T) {
 	}
 }
 
+// TestSelfPodUID: the flag goes before the file, and the file before the environment.
+func TestSelfPodUID(t *testing.T) {
+	t.Setenv("REPRIEVE_SELF_POD_UID", "of-env")
+	file := writeFile(t, "c.yaml", "self_pod_uid: of-file\n")
+	for want, args := range map[string][]string{
+		"of-env": nil, "of-file": {"--config", file}, "of-flag": {"--config", file, "--self-pod-uid", "of-flag"},
+	} {
+		inv, err := ParseArgs(args, io.Discard)
+		if err != nil || inv.Config.SelfPodUID != want {
+			t.Errorf("%q: %q, %v; want %q", args, inv.Config.SelfPodUID, err, want)
+		}
+	}
+	if inv, err := ParseArgs([]string{"--config", writeFile(t, "d.yaml", "shards: 2\n")}, io.Discard); err != nil || inv.Config.SelfPodUID != "of-env" {
+		t.Errorf("a file without the key: %q, %v", inv.Config.SelfPodUID, err)
+	}
+	c := DefaultConfig()
+	c.SelfPodUID = "not a uid"
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "self_pod_uid") {
+		t.Errorf("a bad UID: %v", err)
+	}
+}
+
 func TestBadFiles(t *testing.T) {
 	for text, want := range map[string]string{
 		"data_dir: x\nlisten_on: y\n":          "line 2: field listen_on not found",

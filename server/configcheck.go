@@ -15,6 +15,9 @@ import (
 
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
+// podUID is a UUID, or the hash that a mirror pod has in its place.
+var podUID = regexp.MustCompile(`^[A-Za-z0-9-]{1,63}$`)
+
 // Validate reports every fault of the configuration, with the bounds that it
 // exceeds. It reads the files that the configuration names and opens no port.
 func (c *Config) Validate() error {
@@ -33,6 +36,7 @@ func (c *Config) Validate() error {
 	v.oneOf("log_format", c.LogFormat, "text", "json")
 	v.oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
 	v.oneOf("adopt", c.Adopt, "shadow", "enforce")
+	v.check(c.SelfPodUID == "" || podUID.MatchString(c.SelfPodUID), "self_pod_uid: %q is no pod's UID", c.SelfPodUID)
 	v.duration("feed_timeout", c.FeedTimeout, 5*time.Second, time.Hour)
 	v.duration("max_gap", c.MaxGap, time.Minute, 365*24*time.Hour)
 	v.number("shards", c.Shards, 1, 256)

@@ -36,6 +36,7 @@ func flags(inv *Invocation, path *string, out io.Writer) *flag.FlagSet {
 	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "join the cluster of this kubeconfig file in this process, as `reprieve agent` does")
 	fs.BoolVar(&c.InCluster, "in-cluster", c.InCluster, "join the cluster that this process runs in, by its pod's service account")
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster that --kubeconfig or --in-cluster joins")
+	fs.StringVar(&c.SelfPodUID, "self-pod-uid", c.SelfPodUID, "UID of the pod that this process runs in; default: $"+selfPodUIDEnv)
 	fs.StringVar(&c.Adopt, "adopt", c.Adopt, "mode of clusters that nobody set one for: shadow or enforce")
 	fs.BoolVar(&c.AllowPlaintext, "allow-plaintext", c.AllowPlaintext, "permit a listener without TLS off loopback")
 	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
@@ -44,11 +45,21 @@ func flags(inv *Invocation, path *string, out io.Writer) *flag.FlagSet {
 	return fs
 }
 
+// selfPodUIDEnv is the variable that the downward API fills, which no file can.
+const selfPodUIDEnv = "REPRIEVE_SELF_POD_UID"
+
+// ownDefaults are the defaults with what the environment says.
+func ownDefaults() Config {
+	c := DefaultConfig()
+	c.SelfPodUID = os.Getenv(selfPodUIDEnv)
+	return c
+}
+
 // ParseArgs reads the command line and the configuration file it names. out
 // gets the usage. Its error is flag.ErrHelp if that was all that was wanted.
 // The configuration has yet to be validated.
 func ParseArgs(args []string, out io.Writer) (Invocation, error) {
-	inv := Invocation{Config: DefaultConfig()}
+	inv := Invocation{Config: ownDefaults()}
 	var path string
 	fs := flags(&inv, &path, out)
 	if err := fs.Parse(args); err != nil {
@@ -64,7 +75,7 @@ func ParseArgs(args []string, out io.Writer) (Invocation, error) {
 	if err != nil {
 		return inv, fmt.Errorf("read configuration: %w", err)
 	}
-	inv.Config = DefaultConfig()
+	inv.Config = ownDefaults()
 	if err := parseConfig(data, &inv.Config); err != nil {
 		return inv, fmt.Errorf("configuration %s: %w", path, err)
 	}

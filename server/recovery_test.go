@@ -121,7 +121,7 @@ func TestHealthIsPerServiceAndOpen(t *testing.T) {
 }
 
 func TestAdminHTTP(t *testing.T) {
-	f := newFixture(t, boltFile, func(c *Config) { enforce(c); c.Pprof = true })
+	f := newFixture(t, boltFile, func(c *Config) { enforce(c); c.Pprof, c.SelfPodUID = true, "uid-p2" })
 	x := f.feed(f.ctx, hello("east"))
 	x.recv()
 	x.list(upsertNode("n1", "k"), upsertPod("p1", "n1"), upsertPod("p2", "n1"))
@@ -130,7 +130,7 @@ func TestAdminHTTP(t *testing.T) {
 	_, text := f.get("/metrics")
 	for _, want := range []string{
 		`reprieve_serving 1`, `reprieve_cluster_synced{cluster="east"} 1`, `reprieve_cluster_enforcing{cluster="east"} 1`,
-		`reprieve_pods{cluster="east"} 2`, `reprieve_results_total{cluster="east",outcome="EVICTED"} 1`,
+		`reprieve_self_in_enforcing_cluster{cluster="east"} 1`, `reprieve_pods{cluster="east"} 2`, `reprieve_results_total{cluster="east",outcome="EVICTED"} 1`,
 		`reprieve_open_evictions{cluster="east",state="CONFIRMING"} 1`, `reprieve_feed_events_total{cluster="east"} 3`,
 		`reprieve_feed_lag_seconds_count{cluster="east"} 3`, `taint_eviction_controller_pod_deletions_total 1`,
 		`taint_eviction_controller_pod_deletion_duration_seconds_count`, `reprieve_eviction_lateness_seconds_count{cluster="east"}`,

@@ -87,7 +87,8 @@ func New(conf Config, deps Deps) (*Service, error) {
 	s.metrics = newMetrics(deps.Registry)
 	s.engine = engine.New(engine.Options{
 		Clock: deps.Clock, Open: s.open, Shards: conf.Shards, ClusterPolicy: policies, HistoryQuotas: conf.History.quotas(),
-		MaxGap: time.Duration(conf.MaxGap), FeedTimeout: time.Duration(conf.FeedTimeout),
+		SelfPodUID: conf.SelfPodUID,
+		MaxGap:     time.Duration(conf.MaxGap), FeedTimeout: time.Duration(conf.FeedTimeout),
 		HeartbeatInterval: time.Duration(conf.FeedTimeout) / 3,
 		Observer:          s.metrics, Logger: deps.Logger, OnHealth: s.onHealth, Jitter: deps.Jitter,
 	})
