@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
+	"google.golang.org/grpc"
+
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 	"github.com/reprieve-dev/reprieve/test/e2e/await"
 	"github.com/reprieve-dev/reprieve/test/e2e/process"
@@ -21,6 +23,9 @@ import (
 
 // askWithin bounds a question that the service should answer at once, retries after its restart included.
 const askWithin = 30 * time.Second
+
+// patient waits for the connection, which takes a moment to come back after the service has.
+var patient = grpc.WaitForReady(true)
 
 // page is how many evictions one call asks for.
 const page = 1000
@@ -62,7 +67,7 @@ func (s *Service) Cluster(cluster string) *reprievev1.Cluster {
 }
 
 func (s *Service) cluster(ctx context.Context, cluster string) (*reprievev1.Cluster, error) {
-	resp, err := s.Conn.Query().GetCluster(ctx, &reprievev1.GetClusterRequest{Cluster: cluster})
+	resp, err := s.Conn.Query().GetCluster(ctx, &reprievev1.GetClusterRequest{Cluster: cluster}, patient)
 	return resp.GetCluster(), err
 }
 
@@ -94,7 +99,7 @@ func (s *Service) list(req *reprievev1.ListEvictionsRequest) []*reprievev1.Evict
 	req.PageSize = page
 	var all []*reprievev1.Eviction
 	for {
-		resp, err := s.Conn.Query().ListEvictions(ctx, req)
+		resp, err := s.Conn.Query().ListEvictions(ctx, req, patient)
 		if err != nil {
 			s.t.Fatalf("list evictions of %s: %v", req.GetCluster(), err)
 		}
@@ -110,7 +115,7 @@ func (s *Service) SetPolicy(cluster string, policy *reprievev1.ClusterPolicy) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), askWithin)
 	defer cancel()
-	if _, err := s.Conn.Admin().SetPolicy(ctx, &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: policy}); err != nil {
+	if _, err := s.Conn.Admin().SetPolicy(ctx, &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: policy}, patient); err != nil {
 		s.t.Fatalf("set the policy of %s: %v", cluster, err)
 	}
 }
