@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/reprieve-dev/reprieve/client"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 	"github.com/reprieve-dev/reprieve/test/e2e/await"
 	"github.com/reprieve-dev/reprieve/test/e2e/process"
 )
@@ -89,6 +90,11 @@ func (s *Service) configure(o Options) {
 func (s *Service) WaitReady() {
 	s.t.Helper()
 	waitReady(s.t, s.Process, "reprieved", s.AdminAddr)
+	// The connection has to find that out too.
+	await.Until(s.t, readyWithin, "the connection to the service", func(ctx context.Context) error {
+		_, err := s.Conn.Query().ListClusters(ctx, &reprievev1.ListClustersRequest{})
+		return err
+	})
 }
 
 // TokenFile is the file of a token: operator's, or the agent's of a cluster.
