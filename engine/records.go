@@ -208,9 +208,10 @@ type EvictionRecord struct {
 }
 
 // Early reports whether a closed eviction was cancelled before it fell due and
-// was never sent: such records have a history quota of their own.
+// was never sent: such records have a history quota of their own. One that
+// another controller made true is none of them.
 func (r *EvictionRecord) Early() bool {
-	return r.FirstSentAt.IsZero() && r.ClosedAt.Before(r.Due)
+	return r.FirstSentAt.IsZero() && r.ClosedAt.Before(r.Due) && r.Observed == nil
 }
 
 // NodeRecord is what must be remembered of a node: its NoExecute taints with

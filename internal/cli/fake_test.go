@@ -43,6 +43,7 @@ type fakeService struct {
 	nodes     []*reprievev1.NodeView
 	reprieves []*reprievev1.Reprieve
 	explain   *reprievev1.ExplainPodResponse
+	shadow    *reprievev1.ShadowReport
 	changes   []*reprievev1.WatchEvictionsResponse
 	live      bool // a watch stays after its changes
 	unseen    bool // looking at clusters is not allowed

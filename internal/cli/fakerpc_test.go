@@ -87,6 +87,10 @@ func (f *fakeService) ExplainPod(_ context.Context, r *reprievev1.ExplainPodRequ
 	return f.explain, f.ask(r)
 }
 
+func (f *fakeService) GetShadowReport(_ context.Context, r *reprievev1.GetShadowReportRequest) (*reprievev1.GetShadowReportResponse, error) {
+	return &reprievev1.GetShadowReportResponse{Report: f.shadow}, f.ask(r)
+}
+
 func (f *fakeService) PauseEvictions(_ context.Context, r *reprievev1.PauseEvictionsRequest) (*reprievev1.PauseEvictionsResponse, error) {
 	return &reprievev1.PauseEvictionsResponse{Pause: &reprievev1.Pause{Id: "p1", Cluster: r.GetCluster(), Node: r.GetNode(), Namespace: r.GetNamespace(), Reason: r.GetReason(), EndTime: r.GetEndTime()}}, f.ask(r)
 }

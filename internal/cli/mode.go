@@ -45,9 +45,13 @@ func newShadow(a *app) *cobra.Command {
 		Short: "Decide and record, send nothing (mode SHADOW)",
 		Long: `Sets the cluster's mode to SHADOW: all is decided and recorded, nothing is sent, and
 orders that are out are recalled. What would have been sent is closed as WOULD_EVICT. A
-cluster that the service does not know is refused without --new-cluster.`,
-		Example: `  reprieve shadow prod`,
-		Args:    cobra.MaximumNArgs(1),
+cluster that the service does not know is refused without --new-cluster.
+
+"reprieve shadow report" compares instead what was recorded with what another controller
+evicted, and sets nothing. A cluster named report is set by --cluster report.`,
+		Example: `  reprieve shadow prod
+  reprieve shadow report --cluster prod`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cluster, err := a.clusterArg(args)
 			if err != nil {
@@ -59,6 +63,7 @@ cluster that the service does not know is refused without --new-cluster.`,
 		},
 	}
 	addNewCluster(cmd, &prepare)
+	cmd.AddCommand(newShadowReport(a))
 	return cmd
 }
 
