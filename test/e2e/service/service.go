@@ -59,13 +59,13 @@ func Start(t testing.TB, o Options) *Service {
 	s.Process = process.Start(t, process.Spec{
 		Name: "reprieved", Path: process.Bin(t, "reprieved"), Args: append([]string{"--config", s.path("reprieved.yaml")}, o.Flags...),
 	})
-	s.WaitReady()
 	conn, err := client.Dial(t.Context(), client.Config{Address: s.Addr, Plaintext: true, TokenFile: s.operator, UserAgent: "e2e"})
 	if err != nil {
 		t.Fatalf("connect to the service: %v", err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	s.Conn = conn
+	s.WaitReady()
 	return s
 }
 
