@@ -39,11 +39,11 @@ func campaign(ctx context.Context, kube kubernetes.Interface, conf *Config, lead
 		Callbacks: leaderelection.LeaderCallbacks{
 			OnStartedLeading: func(leading context.Context) {
 				r.rule(ctx, leading, func(ctx context.Context) error {
-					record, _, err := lock.Get(ctx)
+					epoch, err := transitions(ctx, kube, conf)
 					if err != nil {
-						return fmt.Errorf("read the lease for its transitions: %w", err)
+						return err
 					}
-					return lead(ctx, uint64(max(record.LeaderTransitions, 0)))
+					return lead(ctx, epoch)
 				})
 			},
 			OnStoppedLeading: func() {},
@@ -55,6 +55,19 @@ func campaign(ctx context.Context, kube kubernetes.Interface, conf *Config, lead
 	defer context.AfterFunc(ctx, r.abandon)()
 	elector.Run(electing)
 	return r.wait(electing)
+}
+
+// transitions reads how often the lease has changed hands. The elector's own lock
+// is not for others: it remembers what it read.
+func transitions(ctx context.Context, kube kubernetes.Interface, conf *Config) (uint64, error) {
+	lease, err := kube.CoordinationV1().Leases(conf.Namespace).Get(ctx, conf.LeaseName, metav1.GetOptions{})
+	if err != nil {
+		return 0, fmt.Errorf("read the lease for its transitions: %w", err)
+	}
+	if n := lease.Spec.LeaseTransitions; n != nil && *n > 0 {
+		return uint64(*n), nil
+	}
+	return 0, nil
 }
 
 // reign is what becomes of a campaign.

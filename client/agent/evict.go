@@ -248,7 +248,12 @@ func (x *evictor) once(order context.Context, do func(context.Context) error) er
 			cancel()
 		}
 	})()
-	return do(ctx)
+	err := do(ctx)
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		// Not the order's end in so many words: the call may have had its effect.
+		return fmt.Errorf("the agent ended during the call: %v", err) //nolint:errorlint // see above
+	}
+	return err
 }
 
 // whose turns a refusal for the pod's identity into an answer: the pod is gone,
