@@ -82,6 +82,7 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 		Registry: s.deps.Registry, Logger: s.deps.Logger, Version: Version(),
 	})
 	if err != nil {
+		a.stop()
 		return fmt.Errorf("the agent in this process: %w", err)
 	}
 	s.agent = a
