@@ -42,6 +42,18 @@ func (s *Service) WaitSynced(cluster string, within time.Duration) {
 	})
 }
 
+// WaitPods waits until the service knows so many pods of a cluster, as after a test has made them.
+func (s *Service) WaitPods(cluster string, pods int, within time.Duration) {
+	s.t.Helper()
+	await.Until(s.t, within, fmt.Sprintf("the service to know %d pods of %s", pods, cluster), func(ctx context.Context) error {
+		c, err := s.cluster(ctx, cluster)
+		if err == nil && c.GetPods() != uint64(pods) {
+			err = fmt.Errorf("it knows %d", c.GetPods())
+		}
+		return err
+	})
+}
+
 // WaitExecutor waits until an executor serves a cluster.
 func (s *Service) WaitExecutor(cluster string, within time.Duration) {
 	s.t.Helper()
