@@ -47,8 +47,8 @@ func (r *rig) waitServed() {
 	r.svc.WaitExecutor(r.name, syncWithin)
 }
 
-// records are a cluster's evictions by pod UID, open and closed; an open one comes last. A record that closes while
-// they are read is there once or twice, never not at all.
+// records are a cluster's evictions by pod UID, open and closed; an open one comes last. One that has closed and is on
+// its way to disk may be missing.
 func (r *rig) records() map[string][]*reprievev1.Eviction {
 	open := r.svc.Open(r.name)
 	all := r.svc.History(r.name)
@@ -80,19 +80,24 @@ func (r *rig) waitRecords(t *testing.T, pods ...*corev1.Pod) map[string][]*repri
 	return all
 }
 
-// waitClosed waits until none of the pods has an open eviction, and returns all records.
+// waitClosed waits until the pods' evictions are closed, all of them and on disk, and returns all records.
 func (r *rig) waitClosed(t *testing.T, within time.Duration, pods ...*corev1.Pod) map[string][]*reprievev1.Eviction {
 	t.Helper()
+	var all map[string][]*reprievev1.Eviction
 	await.Until(t, within, "evictions to close", func(context.Context) error {
-		open := r.svc.Open(r.name)
+		all = r.records()
 		for _, pod := range pods {
-			if ev := open[string(pod.UID)]; ev != nil {
+			evs := all[string(pod.UID)]
+			if len(evs) == 0 {
+				return fmt.Errorf("pod %s has none", pod.Name)
+			}
+			if ev := evs[len(evs)-1]; ev.GetState() != reprievev1.EvictionState_EVICTION_STATE_CLOSED {
 				return fmt.Errorf("that of %s is %s, hold %s, last outcome %s %q", pod.Name, ev.GetState(), ev.GetHold(), ev.GetLastOutcome(), ev.GetLastMessage())
 			}
 		}
 		return nil
 	})
-	return r.records()
+	return all
 }
 
 // onlyLeft fails the test if a pod beside these has been deleted.
