@@ -320,3 +320,48 @@ func TestFirstDueIsKept(t *testing.T) {
 		t.Fatalf("after a restart: %+v", e)
 	}
 }
+
+// TestOwnMarkAfterARestart: the order may have left before it.
+func TestOwnMarkAfterARestart(t *testing.T) {
+	data := mem.New()
+	b, _ := beside(t, engine.ModeEnforce, data)
+	b.attach("x", 5)
+	b.list("a")
+	b.advance(10 * time.Second)
+	if n := len(b.sink.take()); n != 1 {
+		t.Fatalf("%d orders", n)
+	}
+	b.eng.Stop(context.Background())
+	b, _ = beside(t, engine.ModeEnforce, data)
+	b.list("a", "b")
+	b.feedNow(taken(onNode("a", 10)), taken(onNode("b", 10)))
+	if f := b.status().Foreign; f.Total != 1 || f.Pod != "default/b" {
+		t.Fatalf("%+v", f)
+	}
+}
+
+// TestI10Mark: a mark and the taint behind it, in either order within an
+// instant, end in the same open state.
+func TestI10Mark(t *testing.T) {
+	for _, first := range []string{"taint", "mark"} {
+		b, _ := beside(t, engine.ModeShadow, mem.New())
+		b.list()
+		b.feedNow(onNode("p", 10), tainted())
+		b.advance(time.Second)
+		events := []engine.Event{tainted("x"), taken(onNode("p", 10))}
+		if first == "mark" {
+			slices.Reverse(events)
+		}
+		b.feedNow(events[0])
+		b.feedNow(events[1])
+		page, err := b.eng.List(t.Context(), engine.ListQuery{Limit: 1})
+		must(t, err)
+		r := b.closed("uid-p")
+		if len(page.Evictions) != 0 || len(r) == 0 || !r[0].Due.Equal(epoch.Add(11*time.Second)) || r[0].Observed.Standing != engine.StandingLeaves {
+			t.Fatalf("I10: %s first: %d open, records %+v", first, len(page.Evictions), r)
+		}
+		if r[0].Early() {
+			t.Fatal("a deletion by another controller counts as cancelled early")
+		}
+	}
+}

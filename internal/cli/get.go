@@ -181,6 +181,7 @@ func (a *app) printEviction(e *reprievev1.Eviction) {
 		p.row("State", stateWord(e, now))
 	}
 	p.row("Due", dueInstant(e.GetDueTime(), now))
+	observedRows(p, e)
 	p.row("Cause", causeWord(e.GetCause()))
 	if t := e.GetCause().GetTaint(); t != nil {
 		p.row("Wait from", instant(t.GetStart())+" (taint "+instant(t.GetTaintStart())+", bound "+instant(e.GetBoundTime())+")")

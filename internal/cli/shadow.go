@@ -173,3 +173,18 @@ func shadowRows(list []*reprievev1.ShadowDifference, width int) string {
 
 // exactly is a duration to the millisecond.
 func exactly(d *durationpb.Duration) string { return d.AsDuration().Round(time.Millisecond).String() }
+
+// observedRows tell of an eviction whose due instant moved, or whose pod another
+// controller deleted.
+func observedRows(p *sheet, e *reprievev1.Eviction) {
+	if e.GetFirstDueTime() != nil {
+		p.row("First due", instant(e.GetFirstDueTime()))
+	}
+	if e.GetObservedDeletionTime() == nil {
+		return
+	}
+	p.row("Deleted", "by another controller, seen "+instant(e.GetObservedDeletionTime())+" ("+e.GetObservedDisruptionReason()+")")
+	if e.GetObservedExplanation() != "" {
+		p.row("Would stay", e.GetObservedExplanation())
+	}
+}

@@ -84,3 +84,17 @@ func TestShadowStillSetsTheMode(t *testing.T) {
 		}
 	}
 }
+
+func TestObservedEviction(t *testing.T) {
+	h := newHarness(t)
+	h.fake.evictions = []*reprievev1.Eviction{{
+		Id: "prod/7", Cluster: "prod", Namespace: "batch", Pod: "job-17-abcde", Uid: "u3", Node: "n2", State: reprievev1.EvictionState_EVICTION_STATE_CLOSED,
+		CloseReason: reprievev1.CloseReason_CLOSE_REASON_POD_DELETED, CloseTime: at(-time.Minute), ObservedDeletionTime: at(-time.Minute),
+		ObservedDisruptionReason: "DeletionByTaintManager", ObservedExplanation: "it had finished", FirstDueTime: at(-2 * time.Minute),
+	}}
+	code, out, errs := h.run("get", "evictions", "prod/7")
+	if code != exitOK || errs != "" {
+		t.Fatalf("exit %d, stderr %q", code, errs)
+	}
+	golden(t, "get-eviction-observed.txt", out)
+}
