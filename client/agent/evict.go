@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -258,12 +259,13 @@ func (x *evictor) once(order context.Context, do func(context.Context) error) er
 
 // whose turns a refusal for the pod's identity into an answer: the pod is gone,
 // or another one has its name. The API server says Conflict for a wrong UID and
-// for other reasons, so a conflict is looked into.
+// for other reasons, so a conflict is looked into; a patch with a wrong UID it
+// takes for a change of the UID.
 func (x *evictor) whose(ctx context.Context, p *reprievev1.EvictPod, err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return answer(reprievev1.Outcome_OUTCOME_GONE, "the pod does not exist any more")
-	case !apierrors.IsConflict(err):
+	case !apierrors.IsConflict(err) && !changesUID(err):
 		return err
 	}
 	var now corev1.Pod
@@ -274,6 +276,16 @@ func (x *evictor) whose(ctx context.Context, p *reprievev1.EvictPod, err error) 
 		return answer(reprievev1.Outcome_OUTCOME_SUPERSEDED, "another pod has the name: UID %s", now.UID)
 	}
 	return err
+}
+
+// changesUID reports whether err refuses a patch because it has another UID than
+// the pod of that name.
+func changesUID(err error) bool {
+	var st apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &st) || st.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(st.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 func isAnswer(err error) bool {

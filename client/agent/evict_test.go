@@ -80,6 +80,9 @@ func TestOutcomes(t *testing.T) {
 	}
 	gone := refuse(404, metav1.StatusReasonNotFound, `pods "p" not found`)
 	conflict := refuse(409, metav1.StatusReasonConflict, "Precondition failed: UID in precondition")
+	// What kube-apiserver 1.37 says to a patch with another UID; see test/e2e/replaced_test.go.
+	newUID := refuse(422, metav1.StatusReasonInvalid, `Pod "p" is invalid: metadata.uid: Invalid value: "u": field is immutable`,
+		metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: "metadata.uid"})
 	budget := refuse(429, metav1.StatusReasonTooManyRequests, "Cannot evict pod", budgetCause)
 	type answers map[string]func(http.ResponseWriter, []byte)
 	for name, tc := range map[string]struct {
@@ -98,7 +101,8 @@ func TestOutcomes(t *testing.T) {
 			answers: answers{patchPod: refuse(403, metav1.StatusReasonForbidden, `cannot patch resource "pods/status"`)}, message: `could not be set: cannot patch`},
 		"gone at the patch":         {method: byDelete, want: reprievev1.Outcome_OUTCOME_GONE, answers: answers{patchPod: gone}, calls: []string{patchPod}},
 		"gone at the delete":        {method: byDelete, want: reprievev1.Outcome_OUTCOME_GONE, answers: answers{delPod: gone}, calls: []string{patchPod, delPod}},
-		"replaced before the patch": {method: byDelete, want: reprievev1.Outcome_OUTCOME_SUPERSEDED, answers: answers{patchPod: conflict, getPod: show(other)}, message: "UID another", calls: []string{patchPod, getPod}},
+		"replaced before the patch": {method: byDelete, want: reprievev1.Outcome_OUTCOME_SUPERSEDED, answers: answers{patchPod: newUID, getPod: show(other)}, message: "UID another", calls: []string{patchPod, getPod}},
+		"conflict at the patch":     {method: byDelete, want: reprievev1.Outcome_OUTCOME_SUPERSEDED, answers: answers{patchPod: conflict, getPod: show(other)}, message: "UID another", calls: []string{patchPod, getPod}},
 		"replaced before the delete": {method: byDelete, want: reprievev1.Outcome_OUTCOME_SUPERSEDED, answers: answers{delPod: conflict, getPod: show(other)},
 			calls: []string{patchPod, delPod, getPod}},
 		"conflict about something else": {method: byDelete, want: reprievev1.Outcome_OUTCOME_FAILED, answers: answers{delPod: conflict, getPod: show(testPod("p", "n"))},

@@ -69,7 +69,9 @@ func TestReplacementIsLeftAloneUntilItsOwnTime(t *testing.T) {
 		if ev.GetCloseReason() != reprievev1.CloseReason_CLOSE_REASON_SUPERSEDED || ev.GetAttempts() != 0 {
 			t.Errorf("%s: the replaced pod's eviction closed as %v", name, ev)
 		}
-		t.Logf("%s: %s", name, ev.GetLastMessage())
+		if want := "another pod has the name: UID " + string(news[name].UID); ev.GetLastMessage() != want {
+			t.Errorf("%s: the replaced pod's eviction says %q, want %q", name, ev.GetLastMessage(), want)
+		}
 	}
 	for name, pod := range news {
 		l.deletions.Wait(t, soon, pod.UID)
