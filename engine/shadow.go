@@ -130,7 +130,8 @@ func (r *ShadowReport) Agreement() (share float64, ok bool) {
 
 // ShadowReport compares what shadow mode would have evicted for taints with what
 // another controller deleted, by the records of history. Pods that were due by
-// somebody's request when they were deleted are left out. Errors: ErrClusterUnknown, ErrInvalid,
+// somebody's request when they were deleted are left out, and those that this
+// service evicted itself. Errors: ErrClusterUnknown, ErrInvalid,
 // ErrUnavailable.
 func (g *Engine) ShadowReport(ctx context.Context, q ShadowQuery) (*ShadowReport, error) {
 	c, err := g.current()
@@ -164,9 +165,9 @@ type shadowPod struct {
 	// seen is the other controller's deletion; of several records the one that
 	// says that the pod leaves, see observeLate.
 	seen *EvictionRecord
-	// requested: when it was deleted a request had made it due, of which no other
-	// controller knows, before any taint.
-	requested, known bool
+	// leftOut: a request made it due when it was deleted, of which no other
+	// controller knows; or this service evicted it, after the mode was changed.
+	leftOut, known bool
 }
 
 // shadowJoin joins the records of a time by the pods' UIDs.
@@ -193,7 +194,7 @@ func newShadowJoin(q ShadowQuery, now time.Time) *shadowJoin {
 // read collects the records, newest first, a page at a time.
 func (j *shadowJoin) read(ctx context.Context, store Store) error {
 	q := HistoryQuery{
-		Cluster: j.query.Cluster, Reasons: []CloseReason{CloseWouldEvict, ClosePodDeleted},
+		Cluster: j.query.Cluster, Reasons: []CloseReason{CloseWouldEvict, ClosePodDeleted, CloseEvicted},
 		After: j.report.Since, Before: j.query.Until, Limit: shadowPage,
 	}
 	for n := 0; ; {
@@ -219,8 +220,8 @@ func (j *shadowJoin) read(ctx context.Context, store Store) error {
 // add takes a record and reports whether it is of use: what was due by a request
 // alone says nothing of taints.
 func (j *shadowJoin) add(r *EvictionRecord) bool {
-	requested := r.Cause.Kind == CauseRequest
-	if r.Observed == nil && (r.CloseReason != CloseWouldEvict || requested) {
+	requested, evicted := r.Cause.Kind == CauseRequest, r.CloseReason == CloseEvicted
+	if r.Observed == nil && !evicted && (r.CloseReason != CloseWouldEvict || requested) {
 		return false
 	}
 	p := j.pods[r.UID]
@@ -228,8 +229,9 @@ func (j *shadowJoin) add(r *EvictionRecord) bool {
 		p = &shadowPod{}
 		j.pods[r.UID] = p
 	}
-	p.requested = p.requested || requested
+	p.leftOut = p.leftOut || requested || evicted
 	switch {
+	case evicted:
 	case r.Observed == nil:
 		if p.would == nil || r.Due.Before(p.would.Due) {
 			p.would = r
@@ -255,7 +257,7 @@ func (j *shadowJoin) finish(limit int) *ShadowReport {
 	r := j.report
 	var apart []time.Duration
 	for uid, p := range j.pods {
-		if p.requested {
+		if p.leftOut {
 			delete(j.pods, uid)
 			continue
 		}

@@ -258,3 +258,25 @@ func TestShadowTotals(t *testing.T) {
 		t.Fatalf("an unknown cluster: %v", err)
 	}
 }
+
+// TestShadowLeavesOwnEvictionsOut: after the mode became ENFORCE nobody else deletes them.
+func TestShadowLeavesOwnEvictionsOut(t *testing.T) {
+	b, _ := beside(t, engine.ModeShadow, mem.New())
+	x := b.attach("x", 5)
+	b.untaintedNode()
+	b.at(2, tainted("x"), onNode("p", 10))
+	b.at(20)
+	if r := b.report(nil); r.Totals.OnlyHere != 1 {
+		t.Fatalf("before: %+v", r)
+	}
+	_, err := b.eng.SetPolicy(t.Context(), cluster, engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}, 0, "", false)
+	must(t, err)
+	b.advance(time.Second)
+	for _, o := range b.sink.take() {
+		b.answer(x, o.Token, engine.OutcomeEvicted)
+	}
+	b.feedNow(gone(onNode("p", 10)))
+	if r := b.report(nil); r.Totals != (engine.ShadowTotals{}) {
+		t.Fatalf("after: %+v", r)
+	}
+}

@@ -94,7 +94,8 @@ type QueryServiceClient interface {
 	// GetShadowReport compares what a cluster's shadow mode would have evicted for
 	// taints with what another controller, such as the one built into
 	// kube-controller-manager, deleted for them in the same time. It joins records
-	// of history by the pods' UIDs. Pods that were to leave for a request are left out.
+	// of history by the pods' UIDs. Pods that were to leave for a request are left
+	// out, and those that this service evicted itself.
 	//
 	// Codes: INVALID_ARGUMENT (since is not before until), NOT_FOUND (no such
 	// cluster), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (the store is being
@@ -284,7 +285,8 @@ type QueryServiceServer interface {
 	// GetShadowReport compares what a cluster's shadow mode would have evicted for
 	// taints with what another controller, such as the one built into
 	// kube-controller-manager, deleted for them in the same time. It joins records
-	// of history by the pods' UIDs. Pods that were to leave for a request are left out.
+	// of history by the pods' UIDs. Pods that were to leave for a request are left
+	// out, and those that this service evicted itself.
 	//
 	// Codes: INVALID_ARGUMENT (since is not before until), NOT_FOUND (no such
 	// cluster), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (the store is being
