@@ -34,10 +34,10 @@ type rig struct {
 }
 
 // newRig boots a cluster for the service to enforce in; the agent is the test's to start.
-func newRig(t *testing.T, svc *service.Service, name string) *rig {
+func newRig(t *testing.T, svc *service.Service, name string, apiServerFlags ...string) *rig {
 	t.Helper()
 	svc.Enforce(name)
-	plane := controlplane.Start(t, controlplane.Options{})
+	plane := controlplane.Start(t, controlplane.Options{APIServerFlags: apiServerFlags})
 	return &rig{name: name, plane: plane, svc: svc, deletions: kube.Record(t, plane.Admin)}
 }
 
