@@ -87,15 +87,17 @@ func otherClusterRefused(t *testing.T, svc *service.Service, first *audited) {
 	agent := svc.StartAgent(service.AgentOptions{
 		Cluster: first.name, Kubeconfig: other.AdminKubeconfig(), LeaderElect: true, Name: "agent-of-another-cluster",
 	})
-	select {
-	case <-agent.Done():
-	case <-t.Context().Done():
-	}
-	err, _ := agent.Ended()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() < 1 {
-		t.Errorf("the agent of another cluster ended with %v, want an exit code", err)
-	}
+	await.Until(t, time.Minute, "the agent of another cluster to end", func(context.Context) error {
+		err, ended := agent.Ended()
+		var exit *exec.ExitError
+		switch {
+		case !ended:
+			return errors.New("it runs")
+		case !errors.As(err, &exit) || exit.ExitCode() < 1:
+			t.Fatalf("the agent of another cluster ended with %v, want an exit code", err)
+		}
+		return nil
+	})
 	for _, want := range []string{first.name, first.plane.UID, other.UID} {
 		if log := string(agent.Log()); !strings.Contains(log, want) {
 			t.Errorf("the refused agent's log does not name %s:\n%s", want, log)
