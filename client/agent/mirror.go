@@ -149,9 +149,20 @@ var (
 	_ cache.TransformingStore = (*mirror)(nil)
 )
 
-// Transformer implements [cache.TransformingStore]. Objects are stripped where
-// they are read, so none is left to do here.
-func (m *mirror) Transformer() cache.TransformFunc { return nil }
+// listed is an object of a list that is still coming in.
+type listed struct {
+	key string
+	kept
+}
+
+// Transformer implements [cache.TransformingStore]: a streamed list gathers what
+// is kept of its objects, so that the objects are never there all at once.
+func (m *mirror) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		key, k, _, err := keep(obj)
+		return listed{key, k}, err
+	}
+}
 
 // Resync implements [cache.ReflectorStore]; there is nothing to tell again.
 func (m *mirror) Resync() error { return nil }
@@ -204,11 +215,15 @@ func (m *mirror) Delete(obj any) error {
 func (m *mirror) Replace(list []any, _ string) error {
 	objects := make(map[string]kept, len(list))
 	for _, obj := range list {
-		key, k, _, err := keep(obj)
-		if err != nil {
-			return err
+		l, ok := obj.(listed)
+		if !ok {
+			key, k, _, err := keep(obj)
+			if err != nil {
+				return err
+			}
+			l = listed{key, k}
 		}
-		objects[key] = k
+		objects[l.key] = l.kept
 	}
 	m.state.mu.Lock()
 	defer m.state.mu.Unlock()
