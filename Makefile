@@ -38,6 +38,11 @@ cover: ## Print the statement coverage of engine and store
 fuzz: ## Run each fuzz target for FUZZ_TIME
 	bash test/tools/fuzz.sh $(FUZZ_TIME)
 
+.PHONY: bench-agent
+bench-agent: build ## Measure the agent beside the built-in controller on a real API server
+	bash test/controlplane/build.sh
+	cd test/e2e && $(GO) test -run '^$$' -bench . -benchtime 3x -timeout 40m .
+
 .PHONY: e2e
 e2e: build ## Run the tests on real API servers (the first build of a control plane takes a quarter of an hour)
 	bash test/controlplane/build.sh

@@ -215,7 +215,7 @@ func stringProbes(r *validate.StringRules) ([]probe, error) {
 		return nil, errors.New("no max_len")
 	}
 	n := int(r.GetMaxLen())
-	ps := []probe{at("longest", false, strings.Repeat("a", n)), at("too long", true, strings.Repeat("a", n+1))}
+	ps := []probe{at("longest", false, longest(n)), at("too long", true, longest(n+1))}
 	if r.GetMinLen() > 0 {
 		ps = append(ps, at("too short", true, strings.Repeat("a", int(r.GetMinLen())-1)))
 	}
@@ -223,6 +223,16 @@ func stringProbes(r *validate.StringRules) ([]probe, error) {
 		ps = append(ps, at("against the pattern", true, "A_b"))
 	}
 	return ps, nil
+}
+
+// longest is a string of n bytes that every rule of its length takes: one as long
+// as a qualified name of Kubernetes has a prefix and a name of 63.
+func longest(n int) string {
+	const prefix, name = 253, 63
+	if n < prefix+1+name {
+		return strings.Repeat("a", n)
+	}
+	return strings.Repeat("a", n-1-name) + "/" + strings.Repeat("a", name)
 }
 
 func enumProbes(r *validate.EnumRules) ([]probe, error) {
