@@ -56,7 +56,11 @@ func anchors(t *testing.T, page string) map[string]bool {
 	out := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
 		if heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
-			out[strings.ReplaceAll(drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")] = true
+			anchor := strings.ReplaceAll(drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")
+			if out[anchor] && filepath.Base(page) == "operations.md" {
+				t.Errorf("%s has the section %s twice", page, anchor)
+			}
+			out[anchor] = true
 		}
 	}
 	return out
