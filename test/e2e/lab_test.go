@@ -43,7 +43,7 @@ type lab struct {
 func startLab(t *testing.T, o controlplane.Options) *lab {
 	t.Helper()
 	l := &lab{ControlPlane: controlplane.Start(t, o), service: service.Start(t, service.Options{Clusters: []string{labName}})}
-	l.rules = kube.ClusterRules(t, filepath.Join(process.Root(t), "deploy/kustomize/base/agent/rbac.yaml"), labAgent)
+	l.rules = kube.ClusterRules(t, filepath.Join(process.Root(t), "deploy/kustomize/base/clusterrole/clusterrole.yaml"), labAgent)
 	kube.Grant(t, l.Admin, labAgent, l.rules)
 	kube.WaitAllowed(t, l.Admin, labAgent, "delete", "", true)
 	l.service.Enforce(labName)
