@@ -24,8 +24,8 @@ func TestQuickstartWithKubectl(t *testing.T) {
 		t.Run(filepath.Base(doc), func(t *testing.T) {
 			c := controlplane.Start(t, controlplane.Options{Kubelets: &controlplane.Kubelets{}})
 			s := service.Start(t, service.Options{Anonymous: true})
-			user := shell{t: t, env: append(s.Env(),
-				"KUBECONFIG="+c.AdminKubeconfig(), "PATH="+filepath.Join(process.Root(t), "bin", "controlplane")+":"+os.Getenv("PATH"))}
+			user := kubectl(t, c)
+			user.env = append(user.env, s.Env()...)
 			kube.CreateNodes(t, c.Admin, "n1", "n2")
 			pods := kube.CreatePods(t, c.Admin,
 				kube.Pod{Name: "web", Node: "n1"}, kube.Pod{Name: "away", Node: "n2"}, kube.Pod{Name: "agent", Node: "n1", Tolerations: tolerateForEver("maintenance")})
@@ -74,6 +74,13 @@ func TestQuickstartWithKubectl(t *testing.T) {
 type shell struct {
 	t   *testing.T
 	env []string
+}
+
+// kubectl is a shell whose kubectl reaches a control plane as its administrator.
+func kubectl(t *testing.T, c *controlplane.ControlPlane) shell {
+	t.Helper()
+	bin := filepath.Join(process.Root(t), "bin", "controlplane")
+	return shell{t: t, env: []string{"KUBECONFIG=" + c.AdminKubeconfig(), "PATH=" + bin + ":" + os.Getenv("PATH")}}
 }
 
 func (s shell) run(command string) string {

@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+	"github.com/reprieve-dev/reprieve/test/e2e/await"
+	"github.com/reprieve-dev/reprieve/test/e2e/controlplane"
+	"github.com/reprieve-dev/reprieve/test/e2e/kube"
+	"github.com/reprieve-dev/reprieve/test/e2e/process"
+	"github.com/reprieve-dev/reprieve/test/e2e/service"
+)
+
+const (
+	// deployNamespace and deployAgent are the namespace and the agent's account of deploy/kustomize.
+	deployNamespace = "reprieve-system"
+	deployAgent     = "reprieve-agent"
+)
+
+// A real API server accepts what every overlay makes, without a warning.
+func TestManifestsAreAccepted(t *testing.T) {
+	c := controlplane.Start(t, controlplane.Options{})
+	user := kubectl(t, c)
+	user.run("kubectl create namespace " + deployNamespace)
+	overlays, err := filepath.Glob(filepath.Join(process.Root(t), "deploy/kustomize/overlays/*"))
+	if err != nil || len(overlays) == 0 {
+		t.Fatalf("no overlays: %v", err)
+	}
+	for _, overlay := range overlays {
+		t.Run(filepath.Base(overlay), func(t *testing.T) {
+			user.t = t
+			user.run("kubectl apply --server-side --dry-run=server --warnings-as-errors -k " + overlay)
+		})
+	}
+}
+
+// neverCalled are rights that the agent has to have and does not use here.
+var neverCalled = map[string]string{
+	"list nodes":   "for API servers that do not stream lists",
+	"list pods":    "for API servers that do not stream lists",
+	"get pods":     "asks who has the name, after a conflict",
+	"patch events": "counts up an event that comes again",
+}
+
+// An agent under exactly the rights that deploy/ gives its account does all its work, is refused nothing, and uses all
+// of its rights.
+func TestAgentNeedsExactlyItsRights(t *testing.T) {
+	dir := t.TempDir()
+	audit := auditLog{t: t, path: filepath.Join(dir, "audit.log"), user: "system:serviceaccount:" + deployNamespace + ":" + deployAgent}
+	policy := filepath.Join(dir, "audit.yaml")
+	if err := os.WriteFile(policy, []byte(audit.policy()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := controlplane.Start(t, controlplane.Options{
+		Kubelets: &controlplane.Kubelets{}, APIServerFlags: []string{"--audit-policy-file", policy, "--audit-log-path", audit.path},
+	})
+	kubectl(t, c).run("kubectl apply --server-side -k deploy/kustomize/overlays/member")
+	s := service.Start(t, service.Options{Clusters: []string{"east"}})
+	s.Enforce("east")
+	s.StartAgent(service.AgentOptions{
+		Cluster: "east", Kubeconfig: c.Kubeconfig(audit.user), LeaderElect: true, Flags: []string{"--namespace", deployNamespace},
+	})
+	s.WaitSynced("east", time.Minute)
+
+	kube.CreateNodes(t, c.Admin, "n1", "n2")
+	deletions := kube.Record(t, c.Admin)
+	pods := kube.CreatePods(t, c.Admin, kube.Pod{Name: "deleted", Node: "n1"}, kube.Pod{Name: "evicted", Node: "n2"})
+	kube.WaitRunning(t, c.Admin, pods)
+	kube.Taint(t, c.Admin, "n1", kube.NoExecute("maintenance", ""))
+	deletions.Wait(t, time.Minute, pods[0].UID)
+	s.SetPolicy("east", &reprievev1.ClusterPolicy{Method: reprievev1.EvictionMethod_EVICTION_METHOD_EVICT.Enum()})
+	kube.Taint(t, c.Admin, "n2", kube.NoExecute("maintenance", ""))
+	deletions.Wait(t, time.Minute, pods[1].UID)
+
+	granted := grantedTo(t, c, deployNamespace, deployAgent)
+	await.Until(t, time.Minute, "all rights to be used", func(context.Context) error {
+		used := audit.calls()
+		for right := range granted {
+			if !used[right] && neverCalled[right] == "" {
+				return fmt.Errorf("%q is granted and not used; used are %v", right, used)
+			}
+		}
+		return nil
+	})
+	for right := range neverCalled {
+		if !granted[right] {
+			t.Errorf("%q is not granted any more", right)
+		}
+	}
+}
+
+// grantedTo is what roles grant an account: verb and resource, or resource/subresource.
+func grantedTo(t *testing.T, c *controlplane.ControlPlane, namespace, account string) map[string]bool {
+	t.Helper()
+	all := map[string]bool{}
+	add := func(rules []rbacv1.PolicyRule) {
+		for _, rule := range rules {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					all[verb+" "+resource] = true
+				}
+			}
+		}
+	}
+	cluster, err := c.Admin.RbacV1().ClusterRoles().Get(t.Context(), account, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	local, err := c.Admin.RbacV1().Roles(namespace).Get(t.Context(), account, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(cluster.Rules)
+	add(local.Rules)
+	return all
+}
+
+// auditLog is kube-apiserver's record of what one user asked for.
+type auditLog struct {
+	t          *testing.T
+	path, user string
+}
+
+// policy records that user's requests and nothing else, when they are answered; of a watch also when it begins.
+func (a auditLog) policy() string {
+	return fmt.Sprintf(`apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, users: [%q]}
+- {level: None}
+`, a.user)
+}
+
+// calls returns what was asked for and granted, and fails the test if something was refused.
+func (a auditLog) calls() map[string]bool {
+	a.t.Helper()
+	b, err := os.ReadFile(a.path)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for lines := bufio.NewScanner(bytes.NewReader(b)); lines.Scan(); {
+		var e struct {
+			Verb           string
+			ObjectRef      struct{ Resource, Subresource, Namespace, Name string }
+			ResponseStatus struct{ Code int }
+		}
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			continue // It is being written.
+		}
+		resource := e.ObjectRef.Resource
+		if e.ObjectRef.Subresource != "" {
+			resource += "/" + e.ObjectRef.Subresource
+		}
+		if e.ResponseStatus.Code == 403 {
+			a.t.Fatalf("the agent was refused to %s %s %s/%s", e.Verb, resource, e.ObjectRef.Namespace, e.ObjectRef.Name)
+		}
+		used[e.Verb+" "+resource] = true
+	}
+	return used
+}
