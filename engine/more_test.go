@@ -138,10 +138,14 @@ func TestGoneIsNotOrderedAgainAtOnce(t *testing.T) {
 	b.list("a")
 	b.advance(10 * time.Second)
 	b.answer(x, b.sink.take()[0].Token, engine.OutcomeGone)
-	for seq := uint64(4); seq < 9; seq++ {
+	for seq := uint64(4); seq < 8; seq++ {
 		must(t, b.feed.Heartbeat(t.Context(), seq))
 		b.advance(10 * time.Second)
 	}
+	// An event of the pod is no reason either.
+	must(t, b.feed.Batch(t.Context(), 8, []engine.Event{upsertPod(&mPod{namespace: "default", name: "a", uid: "uid-a", node: "n", bound: epoch})}))
+	b.settle()
+	b.advance(10 * time.Second)
 	if n := len(b.sink.take()); n != 0 {
 		t.Fatalf("%d orders within a minute of GONE", n)
 	}
@@ -180,13 +184,16 @@ func TestDrainHandsBack(t *testing.T) {
 	}
 	for _, q := range []engine.ListQuery{
 		{Limit: 5, Namespace: "other"}, {Limit: 5, Pod: "z"}, {Limit: 5, UID: "z"}, {Limit: 5, Requester: "nobody"},
-		{Limit: 5, States: []engine.State{engine.StateWaiting}}, {Limit: 5, DueBefore: epoch}, {Limit: 5, Allowed: func(string) bool { return false }},
+		{Limit: 5, Holds: []engine.Hold{engine.HoldPaused}}, {Limit: 5, States: []engine.State{engine.StateWaiting}}, {Limit: 5, DueBefore: epoch}, {Limit: 5, Allowed: func(string) bool { return false }},
 	} {
 		if page, err := b.eng.List(t.Context(), q); err != nil || len(page.Evictions) != 0 {
 			t.Errorf("%+v lists %v, %v", q, page.Evictions, err)
 		}
 	}
-	if !slices.ContainsFunc(st.Warnings, func(w string) bool { return strings.Contains(w, "late") }) && st.OldestDue.IsZero() {
+	b.advance(time.Second)
+	st, err = b.eng.Cluster(t.Context(), cluster)
+	must(t, err)
+	if !slices.Contains(st.Warnings, "the oldest due eviction is 1m1s late") || !st.OldestDue.Equal(epoch.Add(10*time.Second)) {
 		t.Errorf("warnings %q, oldest %s", st.Warnings, st.OldestDue)
 	}
 }
@@ -200,7 +207,10 @@ func TestTolerationChangeRecallsWhatIsOut(t *testing.T) {
 	token := b.sink.take()[0].Token
 	p := &mPod{namespace: "default", name: "a", uid: "uid-a", node: "n", bound: epoch,
 		tolerations: []corev1.Toleration{tol("x", corev1.TolerationOpExists, "", 300)}}
-	must(t, b.feed.Batch(t.Context(), 4, []engine.Event{upsertPod(p), {Type: engine.EventDelete, Pod: &engine.Pod{UID: "stranger"}}, {Type: engine.EventUpsert}}))
+	must(t, b.feed.Batch(t.Context(), 4, []engine.Event{
+		upsertPod(p), {Type: engine.EventUpsert},
+		{Type: engine.EventDelete, Pod: &engine.Pod{UID: "stranger"}}, {Type: engine.EventDelete, Node: &engine.Node{Name: "stranger", UID: "s"}},
+	}))
 	b.settle()
 	if len(b.sink.recalls) != 1 || b.sink.recalls[0].Reason != engine.RecallCancelled {
 		t.Fatalf("recalls %+v", b.sink.recalls)
@@ -216,7 +226,7 @@ func TestTolerationChangeRecallsWhatIsOut(t *testing.T) {
 	}
 	st, err := b.eng.Cluster(t.Context(), cluster)
 	must(t, err)
-	if st.Ignored["unknown_uid"] != 1 || st.Ignored["unknown_kind"] != 1 {
+	if st.Ignored["unknown_uid"] != 2 || st.Ignored["unknown_kind"] != 1 {
 		t.Fatalf("ignored %v", st.Ignored)
 	}
 }
@@ -275,6 +285,9 @@ func TestBudgetWaitRunsFromTheDueInstant(t *testing.T) {
 		if len(orders) != 1 || orders[0].Method != engine.MethodEvictThenDelete || orders[0].BudgetWait != want.left {
 			t.Fatalf("%s after the due instant: %+v, want one order with %s left", want.after, orders, want.left)
 		}
+		if sent := orders[0].Eviction.LastSentAt; !sent.Equal(b.clock.Now()) {
+			t.Fatalf("%s after the due instant: the order left at %s already", want.after, sent)
+		}
 		b.answer(x, orders[0].Token, engine.OutcomeBlocked)
 	}
 	method(engine.MethodEvict)
@@ -303,6 +316,10 @@ func TestRequestsReturnWhatIsOnDisk(t *testing.T) {
 			Cluster: cluster, ID: uid, Requester: "me", Pod: engine.PodRef{UID: uid}, NotBefore: epoch.Add(time.Hour),
 		})
 		must(t, err)
+		before, err := b.eng.Get(ctx, engine.EvictionID(cluster, asked.Seq))
+		if err != nil || before.Revision != asked.Revision {
+			t.Errorf("%s: asked for at revision %d, on disk at %d, %v", uid, asked.Revision, before.Revision, err)
+		}
 		withdrawn, err := b.eng.WithdrawEviction(ctx, cluster, "me", uid)
 		must(t, err)
 		stored, err := b.eng.Get(ctx, engine.EvictionID(cluster, asked.Seq))

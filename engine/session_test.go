@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strings"
@@ -173,6 +174,8 @@ func TestCreditBoundsWhatIsOut(t *testing.T) {
 	must(t, x.SetCapacity("", 0))
 	b.settle()
 	b.answer(x, first[1].Token, engine.OutcomeFailed)
+	// Past the back-offs of both.
+	b.advance(5 * time.Second)
 	if n := len(b.sink.take()); n != 0 {
 		t.Fatalf("%d orders after the capacity went to 0", n)
 	}
@@ -207,6 +210,45 @@ func TestReconnectKeepsTheOrderAndGraceEndsIt(t *testing.T) {
 	}
 	if b.answer(x, token, engine.OutcomeEvicted) {
 		t.Fatal("I6: the old token was accepted")
+	}
+}
+
+// TestHeldOrdersTakeCredit comes back with an order in hand: it fills the capacity.
+func TestHeldOrdersTakeCredit(t *testing.T) {
+	b := newBench(t, mem.New().Open)
+	x := b.attach("x", 1)
+	b.list("a", "b")
+	b.advance(10 * time.Second)
+	token := b.sink.take()[0].Token
+	x.Close()
+	x = b.attach("x", 1, token)
+	b.advance(10 * time.Second)
+	if n := len(b.sink.take()); n != 0 {
+		t.Fatalf("%d orders beyond the capacity", n)
+	}
+	b.answer(x, token, engine.OutcomeEvicted)
+	if n := len(b.sink.take()); n != 1 {
+		t.Fatalf("%d orders after the held one was answered, want one", n)
+	}
+}
+
+// TestOneAnswerCounts gives two answers to one order, the second before the
+// first has had its effect (I6).
+func TestOneAnswerCounts(t *testing.T) {
+	b := newBench(t, mem.New().Open)
+	x := b.attach("x", 1)
+	b.list("a")
+	b.advance(10 * time.Second)
+	token := b.sink.take()[0].Token
+	got := make(chan bool, 2)
+	x.Result(engine.Result{Token: token, Outcome: engine.OutcomeFailed}, func(ok bool) { got <- ok })
+	x.Result(engine.Result{Token: token, Outcome: engine.OutcomeEvicted}, func(ok bool) { got <- ok })
+	b.settle()
+	if one, two := <-got, <-got; one == two {
+		t.Fatalf("I6: answers were taken: %v and %v", one, two)
+	}
+	if e := b.only(); e.LastOutcome != engine.OutcomeFailed || e.Attempts != 1 {
+		t.Fatalf("I6: after the first answer: %+v", e)
 	}
 }
 
@@ -464,15 +506,33 @@ func TestExplainAndSimulate(t *testing.T) {
 	}
 }
 
+// TestListPagesInOrderOfDue reads pages over the shards of many nodes: each has
+// what comes next by due instant, and every eviction is there once.
 func TestListPagesInOrderOfDue(t *testing.T) {
 	b := newBench(t, mem.New().Open)
-	names := []string{"a", "b", "c", "d", "e", "f", "g"}
-	b.list(names...)
-	for _, node := range []string{"", "n"} {
+	b.list()
+	var events []engine.Event
+	want := map[string][]string{}
+	for i := range 20 {
+		// The later the name, the earlier the due instant.
+		name, node := fmt.Sprintf("p%02d", i), fmt.Sprintf("n%d", i%4)
+		p := &mPod{namespace: "default", name: name, uid: "uid-" + name, node: node, bound: epoch, tolerations: []corev1.Toleration{tol("x", corev1.TolerationOpExists, "", int64(1000-i))}}
+		events = append(events, upsertPod(p))
+		want[""], want[node] = append([]string{name}, want[""]...), append([]string{name}, want[node]...)
+	}
+	for i := range 4 {
+		events = append(events, upsertNode(fmt.Sprintf("n%d", i), &mNode{uid: fmt.Sprintf("node%d", i), taints: []mTaint{{key: "x"}}}))
+	}
+	must(t, b.feed.Batch(t.Context(), 4, events))
+	b.settle()
+	for node, names := range want {
 		var got []string
-		for cursor, pages := "", 0; ; pages++ {
+		for cursor := ""; ; {
 			page, err := b.eng.List(t.Context(), engine.ListQuery{Cluster: cluster, Node: node, Limit: 3, Cursor: cursor})
 			must(t, err)
+			if len(page.Evictions) > 3 {
+				t.Fatalf("a page of 3 has %d", len(page.Evictions))
+			}
 			for _, e := range page.Evictions {
 				got = append(got, e.Pod)
 			}
@@ -480,13 +540,14 @@ func TestListPagesInOrderOfDue(t *testing.T) {
 				break
 			}
 		}
-		slices.Sort(got)
 		if !slices.Equal(got, names) {
-			t.Fatalf("pages of node %q have %v", node, got)
+			t.Fatalf("pages of node %q have %v, want %v", node, got, names)
 		}
 	}
-	if _, err := b.eng.List(t.Context(), engine.ListQuery{Limit: 3, Cursor: "half"}); !errors.Is(err, engine.ErrInvalid) {
-		t.Fatalf("bad cursor: %v", err)
+	for _, cursor := range []string{"half", "AAAA", "!"} {
+		if _, err := b.eng.List(t.Context(), engine.ListQuery{Limit: 3, Cursor: cursor}); !errors.Is(err, engine.ErrInvalid) {
+			t.Fatalf("bad cursor %q: %v", cursor, err)
+		}
 	}
 }
 
