@@ -51,7 +51,7 @@ func TestAgentCutOff(t *testing.T) {
 			freed, kept := c.name+"-freed", c.name+"-kept"
 			kube.CreateNodes(t, r.plane.Admin, freed, kept)
 			pods := kube.CreatePods(t, r.plane.Admin, kube.Bulk(c.name, 40, []string{freed, kept}, func(i int, p *kube.Pod) {
-				p.Tolerations = []corev1.Toleration{kube.Tolerate(key, int64(4+i%4))}
+				p.Tolerations = []corev1.Toleration{kube.Tolerate(key, int64(6+i%4))}
 			})...)
 			stay, leave := onNode(pods, freed), onNode(pods, kept)
 			left = append(left, leave...)
@@ -70,6 +70,7 @@ func TestAgentCutOff(t *testing.T) {
 			after := r.waitClosed(t, time.Minute, pods...)
 			r.onlyLeft(t, left)
 			r.onceEach(t, leave, after)
+			sameDue(t, pods, before, after)
 			for _, pod := range stay {
 				evs := after[string(pod.UID)]
 				if len(evs) != 1 || evs[0].GetCloseReason() != reprievev1.CloseReason_CLOSE_REASON_CANCELLED ||

@@ -140,6 +140,20 @@ func (r *rig) onceEach(t *testing.T, pods []*corev1.Pod, all map[string][]*repri
 	}
 }
 
+// sameDue fails the test if a pod has not one eviction as before, due at the same instant.
+func sameDue(t *testing.T, pods []*corev1.Pod, before, after map[string][]*reprievev1.Eviction) {
+	t.Helper()
+	for _, pod := range pods {
+		was, is := before[string(pod.UID)], after[string(pod.UID)]
+		if len(was) != 1 || len(is) != 1 {
+			t.Fatalf("pod %s had %d evictions and has %d, want 1", pod.Name, len(was), len(is))
+		}
+		if w, i := was[0].GetDueTime().AsTime(), is[0].GetDueTime().AsTime(); !w.Equal(i) {
+			t.Errorf("pod %s was due at %s and then at %s", pod.Name, w, i)
+		}
+	}
+}
+
 // late is how long after its due instant an eviction's last order was sent.
 func late(ev *reprievev1.Eviction) time.Duration {
 	return ev.GetLastSendTime().AsTime().Sub(ev.GetDueTime().AsTime())
