@@ -18,32 +18,8 @@ import (
 	"github.com/reprieve-dev/reprieve/test/e2e/await"
 	"github.com/reprieve-dev/reprieve/test/e2e/controlplane"
 	"github.com/reprieve-dev/reprieve/test/e2e/kube"
-	"github.com/reprieve-dev/reprieve/test/e2e/process"
 	"github.com/reprieve-dev/reprieve/test/e2e/service"
 )
-
-const (
-	// deployNamespace and deployAgent are the namespace and the agent's account of deploy/kustomize.
-	deployNamespace = "reprieve-system"
-	deployAgent     = "reprieve-agent"
-)
-
-// A real API server accepts what every overlay makes, without a warning.
-func TestManifestsAreAccepted(t *testing.T) {
-	c := controlplane.Start(t, controlplane.Options{})
-	user := kubectl(t, c)
-	user.run("kubectl create namespace " + deployNamespace)
-	overlays, err := filepath.Glob(filepath.Join(process.Root(t), "deploy/kustomize/overlays/*"))
-	if err != nil || len(overlays) == 0 {
-		t.Fatalf("no overlays: %v", err)
-	}
-	for _, overlay := range overlays {
-		t.Run(filepath.Base(overlay), func(t *testing.T) {
-			user.t = t
-			user.run("kubectl apply --server-side --dry-run=server --warnings-as-errors -k " + overlay)
-		})
-	}
-}
 
 // neverCalled are rights that the agent has to have and does not use here.
 var neverCalled = map[string]string{
@@ -57,7 +33,7 @@ var neverCalled = map[string]string{
 // of its rights.
 func TestAgentNeedsExactlyItsRights(t *testing.T) {
 	dir := t.TempDir()
-	audit := auditLog{t: t, path: filepath.Join(dir, "audit.log"), user: "system:serviceaccount:" + deployNamespace + ":" + deployAgent}
+	audit := auditLog{t: t, path: filepath.Join(dir, "audit.log"), user: agentAccount}
 	policy := filepath.Join(dir, "audit.yaml")
 	if err := os.WriteFile(policy, []byte(audit.policy()), 0o600); err != nil {
 		t.Fatal(err)
@@ -69,7 +45,7 @@ func TestAgentNeedsExactlyItsRights(t *testing.T) {
 	s := service.Start(t, service.Options{Clusters: []string{"east"}})
 	s.Enforce("east")
 	s.StartAgent(service.AgentOptions{
-		Cluster: "east", Kubeconfig: c.Kubeconfig(audit.user), LeaderElect: true, Flags: []string{"--namespace", deployNamespace},
+		Cluster: "east", Kubeconfig: c.Kubeconfig(audit.user), LeaderElect: true, Flags: []string{"--namespace", systemNamespace},
 	})
 	s.WaitSynced("east", time.Minute)
 
@@ -83,7 +59,7 @@ func TestAgentNeedsExactlyItsRights(t *testing.T) {
 	kube.Taint(t, c.Admin, "n2", kube.NoExecute("maintenance", ""))
 	deletions.Wait(t, time.Minute, pods[1].UID)
 
-	granted := grantedTo(t, c, deployNamespace, deployAgent)
+	granted := grantedTo(t, c, systemNamespace, "reprieve-agent")
 	await.Until(t, time.Minute, "all rights to be used", func(context.Context) error {
 		used := audit.calls()
 		for right := range granted {
