@@ -81,7 +81,7 @@ func TestCancelledWaitLeavesItsEventAlone(t *testing.T) {
 	l := startLab(t, controlplane.Options{})
 	kube.CreateNodes(t, l.Admin, "n1")
 	const key = "maintenance"
-	pod := kube.CreatePods(t, l.Admin, kube.Pod{Name: "patient", Node: "n1", Tolerations: []corev1.Toleration{kube.Tolerate(key, 5)}})[0]
+	pod := kube.CreatePods(t, l.Admin, kube.Pod{Name: "patient", Node: "n1", Tolerations: []corev1.Toleration{kube.Tolerate(key, 8)}})[0]
 	l.inSight(t, 1)
 	kube.Taint(t, l.Admin, "n1", kube.NoExecute(key, ""))
 	due := l.open(t, pod, "waiting", func(e *reprievev1.Eviction) bool {
