@@ -312,21 +312,34 @@ func (g *Engine) GrantReprieve(ctx context.Context, name string, ref PodRef, r R
 	return r, err
 }
 
-// RevokeReprieve takes a pod's stay back.
+// RevokeReprieve takes a pod's stay back. By name that is the pod's that has the
+// name now, or of those that had it, the one that ends last.
 func (g *Engine) RevokeReprieve(ctx context.Context, name string, ref PodRef) error {
 	return g.withCluster(ctx, name, func(_ *core, cl *cluster, done func()) error {
-		uid := ref.UID
-		for _, r := range cl.conf.reprieves {
-			if uid == "" && r.Namespace == ref.Namespace && r.Pod == ref.Name {
-				uid = r.UID
-			}
-		}
-		if cl.conf.reprieves[uid] == nil {
+		r := cl.reprieveOf(ref)
+		if r == nil {
 			return fmt.Errorf("%w: %s in cluster %q", ErrReprieveUnknown, ref, cl.name)
 		}
-		cl.setReprieve(uid, nil, RecallNone, deleteReprieve(cl.name, uid), done)
+		cl.setReprieve(r.UID, nil, RecallNone, deleteReprieve(cl.name, r.UID), done)
 		return nil
 	})
+}
+
+// reprieveOf finds a reprieve by its pod, which need not be there any more. mu is held.
+func (cl *cluster) reprieveOf(ref PodRef) *ReprieveRecord {
+	if ref.UID != "" {
+		return cl.conf.reprieves[ref.UID]
+	}
+	if p := cl.locate(ref); p != nil && cl.conf.reprieves[p.uid] != nil {
+		return cl.conf.reprieves[p.uid]
+	}
+	var last *ReprieveRecord
+	for _, r := range cl.conf.reprieves {
+		if r.Namespace == ref.Namespace && r.Pod == ref.Name && (last == nil || r.Until.After(last.Until)) {
+			last = r
+		}
+	}
+	return last
 }
 
 // setReprieve puts a pod's reprieve in force, or takes it away if r is nil. mu is held.

@@ -128,3 +128,26 @@ func TestReprieveOutlivesAnExecutorsWord(t *testing.T) {
 		t.Fatalf("reprieves %v, %v; eviction %+v", list, err, b.only())
 	}
 }
+
+// TestRevokeByNameMeansThePodThatHasIt replaces a reprieved pod whose name the
+// next reprieved one takes: revoking by name leaves the old one's alone.
+func TestRevokeByNameMeansThePodThatHasIt(t *testing.T) {
+	ctx := t.Context()
+	for range 10 { // A map has both reprieves.
+		b := newBench(t, mem.New().Open)
+		b.list()
+		must(t, b.feed.Batch(ctx, 4, []engine.Event{upsertNode("n", &mNode{uid: "node"})}))
+		for i, uid := range []string{"uid-old", "uid-new"} {
+			must(t, b.feed.Batch(ctx, uint64(5+i), []engine.Event{upsertPod(&mPod{namespace: "default", name: "a", uid: uid, node: "n", bound: epoch})}))
+			b.settle()
+			_, err := b.eng.GrantReprieve(ctx, cluster, engine.PodRef{UID: uid}, engine.ReprieveRecord{Until: epoch.Add(time.Hour), Reason: "test"})
+			must(t, err)
+		}
+		must(t, b.eng.RevokeReprieve(ctx, cluster, engine.PodRef{Namespace: "default", Name: "a"}))
+		list, err := b.eng.Reprieves(ctx, cluster)
+		if err != nil || len(list) != 1 || list[0].UID != "uid-old" {
+			t.Fatalf("left after revoking that of default/a: %+v, %v", list, err)
+		}
+		b.eng.Stop(context.Background())
+	}
+}
