@@ -21,7 +21,9 @@ func (g *Engine) withCluster(ctx context.Context, name string, f func(c *core, c
 	}
 	done := make(chan struct{})
 	cl.mu.Lock()
-	err = f(c, cl, func() { close(done) })
+	if err = cl.over(); err == nil {
+		err = f(c, cl, func() { close(done) })
+	}
 	cl.mu.Unlock()
 	if err != nil {
 		return err

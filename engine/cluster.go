@@ -63,7 +63,8 @@ type cluster struct {
 	core       *core
 	name       string
 	dispatcher *dispatcher
-	// cancel ends the dispatcher when the cluster is forgotten.
+	// ctx ends when the cluster is forgotten, or with its core. It is the dispatcher's.
+	ctx     context.Context
 	cancel  context.CancelFunc
 	ignored ignoredCounts
 	foreign foreignTally
@@ -116,6 +117,7 @@ func newCluster(c *core, l LoadedCluster) *cluster {
 	if !l.Record.AdoptedAt.IsZero() || l.Damaged {
 		cl.sync = SyncLost
 	}
+	cl.ctx, cl.cancel = context.WithCancel(c.ctx)
 	cl.conf = &clusterConf{
 		policy: cl.policy(), pauses: cl.rec.Pauses, damaged: l.Damaged, lastLive: cl.rec.LastLiveAt,
 		reprieves: map[string]*ReprieveRecord{},
@@ -125,6 +127,18 @@ func newCluster(c *core, l LoadedCluster) *cluster {
 	cl.expiry = c.clock.NewTimer(cl.expire)
 	c.committer.lastSeq[cl.name] = l.LastSeq
 	return cl
+}
+
+// over says why a cluster can no longer be used: it was forgotten, or its core
+// has ended. Whoever has found it by its name asks, with mu held.
+func (cl *cluster) over() error {
+	switch {
+	case cl.ctx.Err() == nil:
+		return nil
+	case cl.core.ctx.Err() != nil:
+		return ErrUnavailable
+	}
+	return fmt.Errorf("%w: %q was forgotten", ErrClusterUnknown, cl.name)
 }
 
 // policy is the one in force: defaults, then the config file's fields, then the

@@ -85,9 +85,7 @@ func (c *core) spawn(f func(context.Context) error) {
 }
 
 func (c *core) spawnDispatcher(cl *cluster) {
-	ctx, cancel := context.WithCancel(c.ctx)
-	cl.cancel = cancel
-	c.spawn(func(context.Context) error { return cl.dispatcher.run(ctx) })
+	c.spawn(func(context.Context) error { return cl.dispatcher.run(cl.ctx) })
 }
 
 // stop ends the goroutines, waits for them, and closes the store.
@@ -108,6 +106,8 @@ func (c *core) stop(cause error) error {
 
 // drain waits until everything under way is on disk.
 func (c *core) drain(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	settled := make(chan error, 1)
 	go func() { settled <- c.activity.settle(ctx) }()
 	select {
@@ -164,6 +164,23 @@ func (c *core) ensure(name string) *cluster {
 	c.mu.Unlock()
 	c.executors.clusterAdded(cl)
 	return cl
+}
+
+// lock returns the cluster of that name with its mu held, made known if it is
+// new, or was forgotten before the lock was had. Its error is ErrUnavailable.
+func (c *core) lock(name string) (*cluster, error) {
+	for {
+		cl := c.ensure(name)
+		cl.mu.Lock()
+		err := cl.over()
+		if err == nil {
+			return cl, nil
+		}
+		cl.mu.Unlock()
+		if !errors.Is(err, ErrClusterUnknown) {
+			return nil, err
+		}
+	}
 }
 
 // addCluster makes a cluster from its record. c.mu is held, or nothing runs yet.

@@ -40,7 +40,7 @@ func (cl *cluster) expire() {
 	defer cl.core.activity.done(1)
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	if cl.core.ctx.Err() != nil || cl.core.cluster(cl.name) != cl {
+	if cl.over() != nil {
 		// A forgotten cluster has nothing on disk, and is not to be written again.
 		return
 	}

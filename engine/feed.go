@@ -38,13 +38,12 @@ type feedEntry struct {
 
 // openFeed gives the cluster to a feed, or says who has it.
 func (c *core) openFeed(hello FeedHello, sink FeedSink) (*FeedSession, FeedWelcome, error) {
-	cl := c.ensure(hello.Cluster)
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if c.ctx.Err() != nil {
+	cl, err := c.lock(hello.Cluster)
+	if err != nil {
 		// Its sessions have been told already.
-		return nil, FeedWelcome{}, ErrUnavailable
+		return nil, FeedWelcome{}, err
 	}
+	defer cl.mu.Unlock()
 	now := c.clock.Now()
 	if cl.rec.UID != "" && cl.rec.UID != hello.ClusterUID {
 		return nil, FeedWelcome{}, fmt.Errorf("%w: %q is bound to %s, the feed is of %s", ErrClusterUID, cl.name, cl.rec.UID, hello.ClusterUID)

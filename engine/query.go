@@ -220,7 +220,7 @@ func (s *shard) view(sc *shardCluster, e *eviction) *EvictionRecord {
 }
 
 // Get returns one eviction, open or closed, by its id. Errors: ErrEvictionUnknown,
-// ErrClusterUnknown, ErrInvalid, ErrUnavailable.
+// ErrInvalid, ErrUnavailable.
 func (g *Engine) Get(ctx context.Context, id string) (*EvictionRecord, error) {
 	name, seq, err := ParseEvictionID(id)
 	if err != nil {
@@ -297,6 +297,9 @@ func (g *Engine) Clusters(ctx context.Context, allowed func(string) bool) ([]*Cl
 			continue
 		}
 		st, err := c.status(ctx, cl)
+		if errors.Is(err, ErrClusterUnknown) {
+			continue // Forgotten since.
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -350,8 +353,13 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 		}
 	}, left.done)
 	cl.mu.Unlock()
-	if err := c.await(ctx, done); err != nil {
-		return nil, err
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-cl.ctx.Done():
+		// A dispatcher that has ended does not answer.
+		return nil, cl.over()
 	}
 	for i := range parts {
 		parts[i].addTo(st)
@@ -507,8 +515,12 @@ func (c *core) openBySeq(ctx context.Context, name string, seq uint64) (*Evictio
 				}
 			}
 		})
-		if rec != nil || err != nil {
-			return rec, err
+		// After an error the shard may yet write rec.
+		if err != nil {
+			return nil, err
+		}
+		if rec != nil {
+			return rec, nil
 		}
 	}
 	return nil, nil

@@ -24,7 +24,10 @@ func (g *Engine) RequestEviction(ctx context.Context, r EvictionRequest) (*Evict
 		e := p.ev
 		s.after(sc, func() { s.inbox.put(shardMsg{task: func(*shard) { rec = e.record(sc.name); done(nil) }}) })
 	})
-	return rec, err
+	if err != nil {
+		return nil, err // The shard may yet write rec.
+	}
+	return rec, nil
 }
 
 // WithdrawEviction takes a request back and returns the eviction as it then is
@@ -46,7 +49,10 @@ func (g *Engine) WithdrawEviction(ctx context.Context, name, requester, id strin
 		}
 		s.after(sc, func() { done(nil) })
 	})
-	return rec, err
+	if err != nil {
+		return nil, err // The shard may yet write rec.
+	}
+	return rec, nil
 }
 
 func requestUnknown(name, requester, id string) error {
@@ -71,8 +77,12 @@ func (c *core) requested(ctx context.Context, name, requester, id string) (*pod,
 				}
 			}
 		})
-		if err != nil || found != nil {
-			return found, err
+		// After an error the shard may yet write found.
+		if err != nil {
+			return nil, err
+		}
+		if found != nil {
+			return found, nil
 		}
 	}
 	return nil, requestUnknown(name, requester, id)
