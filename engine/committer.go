@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/reprieve-dev/reprieve/internal/failpoint"
 )
 
 const (
@@ -127,7 +129,9 @@ func (w *committer) commitOnce(ctx context.Context) error {
 		}
 	}
 	if len(batch.Changes) > 0 {
+		failpoint.Hit(failpoint.CommitBefore)
 		err := w.core.store.Commit(ctx, batch)
+		failpoint.Hit(failpoint.CommitAfter)
 		w.core.observer.Committed(len(batch.Changes), w.core.clock.Now().Sub(batch.Now), err)
 		if err != nil {
 			return err
@@ -138,6 +142,7 @@ func (w *committer) commitOnce(ctx context.Context) error {
 		}
 		w.core.ring.publish(batch)
 	}
+	failpoint.Hit(failpoint.AckBefore)
 	w.tell(items)
 	w.inbox.done(len(items))
 	return nil
@@ -188,10 +193,12 @@ func (w *committer) pruneOnce(ctx context.Context) error {
 		if q.cluster == "" {
 			continue
 		}
+		failpoint.Hit(failpoint.PruneBefore)
 		n, err := w.core.store.Prune(ctx, q.cluster, w.core.clock.Now(), w.core.quotas, pruneLimit)
 		if err != nil {
 			return err
 		}
+		failpoint.Hit(failpoint.PruneAfter)
 		if n == pruneLimit {
 			w.prune = true
 		}

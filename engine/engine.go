@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/reprieve-dev/reprieve/internal/clock"
+	"github.com/reprieve-dev/reprieve/internal/failpoint"
 )
 
 // Options configure an [Engine]. Clock and Open are required; zero values of
@@ -86,7 +87,7 @@ func (o *Options) setDefaults() {
 	def(&o.FeedTimeout, 30*time.Second)
 	def(&o.HeartbeatInterval, 10*time.Second)
 	def(&o.ReopenBackOff, 100*time.Millisecond)
-	def(&o.PruneEvery, time.Minute)
+	def(&o.PruneEvery, failpoint.Often(time.Minute))
 	if o.Shards == 0 {
 		o.Shards = 8
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/reprieve-dev/reprieve/internal/failpoint"
 )
 
 // load fills a core that has not started from its store.
@@ -17,6 +19,7 @@ func (c *core) load(ctx context.Context) error {
 			return err
 		}
 	}
+	failpoint.Hit(failpoint.Reload)
 	return nil
 }
 

@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/reprieve-dev/reprieve/internal/failpoint"
+)
 
 // resultMsg is an executor's answer, or its request for more time, on its way to the shard.
 type resultMsg struct {
@@ -29,6 +33,7 @@ func (s *shard) answered(m *resultMsg) {
 		s.extend(sc, e, m.reply)
 		return
 	}
+	failpoint.Hit(failpoint.ResultReceived)
 	s.resolve(sc, e, m.result)
 	if m.reply != nil {
 		s.after(sc, func() { m.reply(0, true) })

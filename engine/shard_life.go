@@ -3,6 +3,8 @@ package engine
 import (
 	"slices"
 	"time"
+
+	"github.com/reprieve-dev/reprieve/internal/failpoint"
 )
 
 const (
@@ -393,12 +395,14 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 		// Before the order leaves: its answer may come at once.
 		m.handed, e.pod.claimed = true, true
 		lateness := s.now.Sub(e.due)
+		failpoint.Hit(failpoint.OrderBefore)
 		policy := &sc.conf.policy
 		if m.link.session.order(Order{
 			Token: m.delivery.Token, DeadlineIn: m.delivery.Deadline.Sub(s.now), Attempt: e.attempts + 1,
 			EvictionID: EvictionID(sc.name, e.seq()), Method: policy.Method, BudgetWait: policy.budgetLeft(e.due, s.now),
 			Eviction: e.record(sc.name),
 		}) {
+			failpoint.Hit(failpoint.OrderAfter)
 			s.core.observer.Sent(sc.name, lateness, e.attempts)
 			s.heap.arm(e, m.delivery.Deadline)
 			return

@@ -24,7 +24,7 @@ type Real struct {
 }
 
 // NewReal starts engine time at the wall clock's reading.
-func NewReal() *Real { return newReal(time.Now, bootTime) }
+func NewReal() *Real { return newReal(wallTime, bootTime) }
 
 func newReal(wall func() time.Time, boot func() time.Duration) *Real {
 	return &Real{wall: wall, boot: boot, start: wall().Round(0).UTC(), boot0: boot()}

@@ -1,0 +1,30 @@
+// Package failpoint names the points of the program at which a crash test kills
+// it. Without the build tag failpoints, as in everything that is shipped, a point
+// is an empty function that the compiler removes. It knows nothing of the rest.
+package failpoint
+
+// The points, in the order in which an eviction passes them.
+const (
+	// CommitBefore and CommitAfter are around each transaction.
+	CommitBefore = "commit.before"
+	CommitAfter  = "commit.after"
+	// OrderBefore is between a delivery on disk and its order; OrderAfter is once
+	// the order is with the stream.
+	OrderBefore = "order.before"
+	OrderAfter  = "order.after"
+	// ResultReceived is between an executor's answer and what it changes.
+	ResultReceived = "result.received"
+	// AckBefore is between the commit and what waited for it, such as a feed's
+	// acknowledgement.
+	AckBefore = "ack.before"
+	// PruneBefore and PruneAfter are around a transaction that removes history.
+	PruneBefore = "prune.before"
+	PruneAfter  = "prune.after"
+	// Reload is after the store was read at a start, before anything runs on it.
+	Reload = "reload"
+)
+
+// All are the points.
+func All() []string {
+	return []string{CommitBefore, CommitAfter, OrderBefore, OrderAfter, ResultReceived, AckBefore, PruneBefore, PruneAfter, Reload}
+}
