@@ -31,6 +31,9 @@ const (
 	// callTimeout bounds one call to the API server. A validating webhook may take
 	// up to 30 s by itself.
 	callTimeout = 40 * time.Second
+	// conditionTries is up to which attempt the API server's own trouble with the
+	// condition ends the attempt, so that the next may set it.
+	conditionTries = 3
 	// busyTries is how often a call that the API server had no room for is made
 	// within one order.
 	busyTries = 3
@@ -146,8 +149,10 @@ func (x *evictor) delete(ctx context.Context, t *client.Task) (note string, err 
 	return note, x.whose(ctx, p, err)
 }
 
-// setCondition sets the condition DisruptionTarget. That it cannot be set is no
-// reason to keep the pod: it becomes a note.
+// setCondition sets the condition DisruptionTarget. That it may not be set is no
+// reason to keep the pod: it becomes a note. Where the API server is in trouble
+// the next attempts have the chance to set it, because a Job whose pod leaves
+// without it counts that as the pod's own failure.
 func (x *evictor) setCondition(ctx context.Context, t *client.Task) (note string, err error) {
 	p := t.Pod
 	patch, err := json.Marshal(condition(p, x.clock.Now()))
@@ -161,6 +166,8 @@ func (x *evictor) setCondition(ctx context.Context, t *client.Task) (note string
 	switch err = x.whose(ctx, p, err); {
 	case isAnswer(err), ctx.Err() != nil:
 		return "", err
+	case err != nil && !refused(err) && t.Attempt < conditionTries:
+		return "", fmt.Errorf("set the condition DisruptionTarget: %w", err)
 	case err != nil:
 		return fmt.Sprintf("the condition DisruptionTarget could not be set: %v", err), nil
 	case seen.DeletionTimestamp != nil && t.Attempt > 1:
@@ -303,25 +310,31 @@ func budget(err error) (retryAfter time.Duration, blocked bool) {
 	return time.Duration(seconds) * time.Second, true
 }
 
+// refused reports whether err is a refusal, by RBAC, admission or validation, that
+// a person has to look at. What is left is the API server's trouble.
+func refused(err error) bool {
+	var st apierrors.APIStatus
+	if !errors.As(err, &st) {
+		return false
+	}
+	code := st.Status().Code
+	return code >= 400 && code < 500 && !apierrors.IsTooManyRequests(err) && !apierrors.IsConflict(err) && !apierrors.IsUnauthorized(err)
+}
+
 // result is the answer that an error is.
 func (x *evictor) result(ctx context.Context, err error) client.Result {
 	var own *answerError
-	var st apierrors.APIStatus
 	switch {
 	case errors.As(err, &own):
 		return own.Result
 	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		// Nothing was done that takes the pod away.
 		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_RECALLED}
-	case errors.As(err, &st):
-		if after, blocked := budget(err); blocked {
-			return client.Result{Outcome: reprievev1.Outcome_OUTCOME_BLOCKED, Message: err.Error(), RetryAfter: after}
-		}
-		// A client error is a refusal, by RBAC, admission or validation, that a
-		// person has to look at; what is left is the server's trouble.
-		if code := st.Status().Code; code >= 400 && code < 500 && !apierrors.IsTooManyRequests(err) && !apierrors.IsConflict(err) && !apierrors.IsUnauthorized(err) {
-			return client.Result{Outcome: reprievev1.Outcome_OUTCOME_DENIED, Message: err.Error()}
-		}
+	case refused(err):
+		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_DENIED, Message: err.Error()}
+	}
+	if after, blocked := budget(err); blocked {
+		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_BLOCKED, Message: err.Error(), RetryAfter: after}
 	}
 	return client.Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: err.Error()}
 }
