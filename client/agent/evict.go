@@ -246,22 +246,33 @@ func (x *evictor) call(ctx context.Context, do func(context.Context) error) erro
 	}
 }
 
-// once makes a call that the order's recall or expiry does not end. The agent's
-// own end does.
+// once makes a call, which the order's recall or expiry does not end.
 func (x *evictor) once(order context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(order), callTimeout)
+	ctx, cancel := outlasting(order)
 	defer cancel()
-	defer context.AfterFunc(order, func() {
-		if cause := context.Cause(order); !errors.Is(cause, client.ErrRecalled) && !errors.Is(cause, client.ErrExpired) {
-			cancel()
-		}
-	})()
+	ctx, stop := context.WithTimeout(ctx, callTimeout)
+	defer stop()
 	err := do(ctx)
 	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
 		// Not the order's end in so many words: the call may have had its effect.
 		return fmt.Errorf("the agent ended during the call: %v", err) //nolint:errorlint // see above
 	}
 	return err
+}
+
+// outlasting is a context that an order's recall or expiry does not end. The
+// agent's own end does.
+func outlasting(order context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(order))
+	detach := context.AfterFunc(order, func() {
+		if cause := context.Cause(order); !errors.Is(cause, client.ErrRecalled) && !errors.Is(cause, client.ErrExpired) {
+			cancel(cause)
+		}
+	})
+	return ctx, func() {
+		detach()
+		cancel(nil)
+	}
 }
 
 // whose turns a refusal for the pod's identity into an answer: the pod is gone,

@@ -249,6 +249,20 @@ func TestRecall(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the agent ends during the look at the node", func(t *testing.T) {
+		a := newAPI(t)
+		x := newEvictor(a)
+		ctx, cancel := context.WithCancel(t.Context())
+		release := make(chan struct{})
+		defer close(release)
+		a.on(getNode, func(http.ResponseWriter, []byte) {
+			cancel()
+			<-release
+		})
+		if r := x.evict(ctx, order(byDelete)); r.Outcome == reprievev1.Outcome_OUTCOME_EVICTED || a.count("POST")+a.count("DELETE") != 0 {
+			t.Errorf("answer %s %q; calls %v", r.Outcome, r.Message, a.calls)
+		}
+	})
 	t.Run("between condition and deletion", func(t *testing.T) {
 		a := newAPI(t)
 		x := newEvictor(a)

@@ -38,18 +38,24 @@ type nodeRead struct {
 func (r *nodeReader) taints(ctx context.Context, name string) ([]corev1.Taint, error) {
 	read, mine := r.read(name)
 	if mine {
-		// The read is not for this order alone: its recall does not end it.
-		node, err := r.get(context.WithoutCancel(ctx), name)
-		if read.err = err; err == nil {
-			read.taints = node.Spec.Taints
-		}
-		close(read.done)
+		r.carryOut(ctx, read, name)
 	}
 	select {
 	case <-read.done:
 		return read.taints, read.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	}
+}
+
+// carryOut makes a read, which is not for this order alone: its recall does not end it.
+func (r *nodeReader) carryOut(order context.Context, read *nodeRead, name string) {
+	defer close(read.done)
+	ctx, cancel := outlasting(order)
+	defer cancel()
+	node, err := r.get(ctx, name)
+	if read.err = err; err == nil {
+		read.taints = node.Spec.Taints
 	}
 }
 

@@ -111,7 +111,6 @@ func (f *follower) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 
 // attended is a watch whose signs of life are noted.
 type attended struct {
-	watch.Interface
 	out  chan watch.Event
 	done chan struct{}
 	stop func()
@@ -124,7 +123,7 @@ func (a *attended) ResultChan() <-chan watch.Event { return a.out }
 func (a *attended) Stop() { a.stop() }
 
 func (f *follower) attend(w watch.Interface) watch.Interface {
-	a := &attended{Interface: w, out: make(chan watch.Event), done: make(chan struct{})}
+	a := &attended{out: make(chan watch.Event), done: make(chan struct{})}
 	a.stop = sync.OnceFunc(func() {
 		close(a.done)
 		w.Stop()
@@ -150,11 +149,15 @@ func (f *follower) attend(w watch.Interface) watch.Interface {
 func (f *follower) sign(opened int) {
 	f.mu.Lock()
 	f.open += opened
+	stir := opened != 0
 	if opened >= 0 {
-		f.last = f.clock.Now()
+		now := f.clock.Now()
+		// A list waits for a watch that was too quiet to be believed.
+		stir = stir || now.Sub(f.last) > maxQuiet
+		f.last = now
 	}
 	f.mu.Unlock()
-	if opened != 0 {
+	if stir {
 		f.mirror.state.stir()
 	}
 }
