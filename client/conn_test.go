@@ -182,6 +182,12 @@ func TestTLSFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := os.Truncate(tokens, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.GetRequestMetadata(t.Context()); !IsUnavailable(err) || hopeless(err) {
+		t.Errorf("a file that is being written: %v, want an error that is tried again", err)
+	}
 	if !b.RequireTransportSecurity() {
 		t.Error("a token without leave for plaintext must demand TLS")
 	}

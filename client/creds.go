@@ -9,8 +9,10 @@ import (
 	"os"
 	"strings"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 // maxTokenBytes bounds a token, which travels in a header.
@@ -23,11 +25,13 @@ type bearer struct {
 	plaintext bool
 }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
+// GetRequestMetadata implements credentials.PerRPCCredentials. A file that cannot
+// be read now was read by Dial, so it is being rotated: that is no bad
+// credential, for which gRPC would take a plain error.
 func (b *bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	token, err := b.read()
 	if err != nil {
-		return nil, err
+		return nil, status.Error(codes.Unavailable, err.Error())
 	}
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }

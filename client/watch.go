@@ -29,9 +29,10 @@ type WatchEvent struct {
 // Watch follows evictions and calls fn, in order, for each change, until ctx is
 // done or fn fails, and returns the context's cause or fn's error. When the
 // stream breaks it goes on after the last revision, with a back-off of 0.2 s to
-// 30 s; when that is no longer possible (OUT_OF_RANGE, RESOURCE_EXHAUSTED) it
-// tells Reset and lists, even if req did not ask for a list. It ends for good on
-// bad input and on missing or insufficient credentials.
+// 30 s; when that is not possible (OUT_OF_RANGE, RESOURCE_EXHAUSTED, no revision
+// yet) it tells Reset and lists, even if req did not ask for a list. It ends for
+// good on bad input, on an unknown cluster and on missing or insufficient
+// credentials.
 func Watch(ctx context.Context, conn grpc.ClientConnInterface, req *reprievev1.WatchEvictionsRequest, fn func(WatchEvent) error) error {
 	w := &watch{
 		client: reprievev1.NewQueryServiceClient(conn), fn: fn,
@@ -76,8 +77,10 @@ type watch struct {
 
 // rewind makes the request ready for the next stream.
 func (w *watch) rewind() error {
-	// Part of a list is no state to go on from.
-	if !w.restart && !(w.listing && w.told) {
+	// Part of a list is no state to go on from; without a list and a revision
+	// nobody knows what has changed since the stream broke.
+	goesOn := !w.listing && w.req.GetResumeRevision() != "" || w.listing && !w.told
+	if goesOn && !w.restart {
 		return nil
 	}
 	w.restart, w.told, w.listing = false, false, true

@@ -74,6 +74,31 @@ func TestWatchGoesOn(t *testing.T) {
 	})
 }
 
+// TestWatchWithoutARevisionListsAgain breaks a stream before its first change:
+// what changes until the next one stands would be missed.
+func TestWatchWithoutARevisionListsAgain(t *testing.T) {
+	var asked []bool
+	f := &fake{watches: []func(*reprievev1.WatchEvictionsRequest, watchServer) error{func(r *reprievev1.WatchEvictionsRequest, s watchServer) error {
+		if asked = append(asked, r.GetInitialList()); len(asked) < 3 {
+			return refusal(codes.Unavailable, ReasonStopping)
+		}
+		return s.Send(listEnd("2"))
+	}}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		own, resets := errors.New("enough"), 0
+		err := Watch(ctx, conn, &reprievev1.WatchEvictionsRequest{}, func(e WatchEvent) error {
+			if e.Reset {
+				resets++
+				return nil
+			}
+			return own
+		})
+		if err != own || resets != 1 || !slices.Equal(asked, []bool{false, true, true}) {
+			t.Errorf("%v after %d resets, lists asked for: %v", err, resets, asked)
+		}
+	})
+}
+
 func TestWatchEnds(t *testing.T) {
 	f := &fake{watches: []func(*reprievev1.WatchEvictionsRequest, watchServer) error{func(_ *reprievev1.WatchEvictionsRequest, s watchServer) error {
 		err := s.Send(changed("1"))
