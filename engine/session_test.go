@@ -555,13 +555,22 @@ func TestPolicyEtagAndImpact(t *testing.T) {
 	b := newBench(t, mem.New().Open)
 	b.list("a")
 	ctx := t.Context()
+	// One that is far from due does not count.
+	must(t, b.feed.Batch(ctx, 4, []engine.Event{upsertPod(&mPod{namespace: "default", name: "later", uid: "uid-later", node: "n", bound: epoch,
+		tolerations: []corev1.Toleration{tol("x", corev1.TolerationOpExists, "", 1000)}})}))
+	b.settle()
 	shadow := engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeShadow}, Fields: engine.PolicyMode}
 	st, err := b.eng.SetPolicy(ctx, cluster, shadow, 0, "", false)
 	must(t, err)
 	b.advance(20 * time.Second)
 	enforce := engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}
-	if _, err := b.eng.SetPolicy(ctx, cluster, enforce, 0, "stale", false); !errors.Is(err, engine.ErrEtag) {
-		t.Fatalf("a stale etag: %v", err)
+	old := st.Etag
+	st, err = b.eng.SetPolicy(ctx, cluster, shadow, 0, old, false)
+	must(t, err)
+	for _, etag := range []string{"stale", old} {
+		if _, err := b.eng.SetPolicy(ctx, cluster, enforce, 0, etag, false); !errors.Is(err, engine.ErrEtag) {
+			t.Fatalf("etag %q: %v", etag, err)
+		}
 	}
 	dry, err := b.eng.SetPolicy(ctx, cluster, enforce, 0, st.Etag, true)
 	if err != nil || dry.Impact.BecomeDue != 1 || dry.Effective.Mode != engine.ModeEnforce {
@@ -596,6 +605,14 @@ func TestWatchResumesAndRefusesWhatIsGone(t *testing.T) {
 	must(t, err)
 	if len(changes) != 2 || revision <= from {
 		t.Fatalf("%d changes up to revision %d", len(changes), revision)
+	}
+	w, err = b.eng.Watch(revision)
+	must(t, err)
+	must(t, b.feed.Batch(t.Context(), 4, []engine.Event{{Type: engine.EventDelete, Pod: &engine.Pod{UID: "uid-a"}}}))
+	b.settle()
+	changes, _, err = w.Next(t.Context(), 100)
+	if err != nil || len(changes) != 1 || changes[0].Revision <= revision || changes[0].Eviction.UID != "uid-a" {
+		t.Fatalf("after revision %d: %+v, %v", revision, changes, err)
 	}
 	if _, err := b.eng.Watch(revision + 100); !errors.Is(err, engine.ErrRevisionTooOld) {
 		t.Fatalf("a revision of the future: %v", err)
@@ -638,8 +655,10 @@ func TestFeedRules(t *testing.T) {
 	if err := b.feed.Heartbeat(ctx, 6); !errors.Is(err, engine.ErrSuperseded) {
 		t.Errorf("a heartbeat of the older feed: %v", err)
 	}
-	if err := open("c", "f", 6); !errors.Is(err, engine.ErrFeedHeld) {
-		t.Errorf("a lower epoch: %v", err)
+	for _, feeder := range []string{"f", "g"} {
+		if err := open("c", feeder, 6); !errors.Is(err, engine.ErrFeedHeld) {
+			t.Errorf("a lower epoch by %s: %v", feeder, err)
+		}
 	}
 }
 
