@@ -43,8 +43,12 @@ type Agent struct {
 	act, lease, notes kubernetes.Interface
 	evictor           *evictor
 
-	leading, synced atomic.Bool
-	feeder          atomic.Pointer[client.Feeder]
+	// troubles are what keeps the agent from its part; refused are orders' calls
+	// that it lacks the rights for, which concern those orders only.
+	troubles, refused *troubles
+
+	known, leading, synced atomic.Bool
+	feeder                 atomic.Pointer[client.Feeder]
 }
 
 // New returns an agent. It connects to nothing yet; it fails if the configuration
@@ -58,6 +62,7 @@ func New(conf Config) (*Agent, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	a := &Agent{conf: conf, log: log.With("cluster", conf.Cluster), metrics: newMetrics(conf.Registry)}
+	a.troubles, a.refused = newTroubles(a.log), newTroubles(a.log)
 	var follow kubernetes.Interface
 	for _, c := range []struct {
 		into  *kubernetes.Interface
@@ -71,7 +76,7 @@ func New(conf Config) (*Agent, error) {
 		*c.into = k
 	}
 	a.source = &source{
-		core: follow.CoreV1().RESTClient(), clock: conf.Clock, log: a.log,
+		core: follow.CoreV1().RESTClient(), clock: conf.Clock, troubles: a.troubles,
 		relists: func(resource string) { a.metrics.relists.WithLabelValues(resource).Inc() },
 	}
 	if conf.Registry != nil {
@@ -81,7 +86,7 @@ func New(conf Config) (*Agent, error) {
 	if conf.QPS > 0 {
 		limit = rate.NewLimiter(rate.Limit(conf.QPS), conf.Burst)
 	}
-	a.evictor = &evictor{core: a.act.CoreV1().RESTClient(), limit: limit, clock: conf.Clock, shows: a.shows, marked: func(*reprievev1.EvictPod) {}}
+	a.evictor = &evictor{core: a.act.CoreV1().RESTClient(), limit: limit, clock: conf.Clock, shows: a.shows, marked: func(*reprievev1.EvictPod) {}, refused: a.refused}
 	a.evictor.nodes = &nodeReader{get: a.readNode, clock: conf.Clock, reads: map[string]*nodeRead{}}
 	return a, nil
 }
@@ -103,7 +108,7 @@ func (a *Agent) shows(namespace, name, uid string) bool {
 }
 
 func (a *Agent) readNode(ctx context.Context, name string) (n *corev1.Node, err error) {
-	err = a.evictor.call(ctx, func(ctx context.Context) error {
+	err = a.evictor.call(ctx, "get nodes", func(ctx context.Context) error {
 		n, err = a.act.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		return err
 	})
@@ -114,16 +119,25 @@ func (a *Agent) readNode(ctx context.Context, name string) (n *corev1.Node, err 
 // waits for another one's lease does its part.
 func (a *Agent) Ready() error {
 	switch {
+	case !a.known.Load():
+		return because("the API server has not told which cluster this is", a.troubles.err())
 	case !a.leading.Load():
-		return nil
+		return a.troubles.err()
 	case !a.synced.Load():
-		err := errors.New("the cluster is not synced with the service")
-		if f := a.feeder.Load(); f != nil && f.Status().LastError != nil {
-			err = fmt.Errorf("%w: %w", err, f.Status().LastError)
+		var last error
+		if f := a.feeder.Load(); f != nil {
+			last = f.Status().LastError
 		}
-		return err
+		return because("the cluster is not synced with the service", errors.Join(a.troubles.err(), last))
 	}
 	return nil
+}
+
+func because(what string, why error) error {
+	if why == nil {
+		return errors.New(what)
+	}
+	return fmt.Errorf("%s: %w", what, why)
 }
 
 // Run serves the cluster until ctx is done, and then returns nil, after orders
@@ -150,7 +164,7 @@ func (a *Agent) serve(ctx context.Context, who identity) error {
 	if !a.conf.LeaderElect {
 		return a.lead(ctx, who, 0)
 	}
-	return campaign(ctx, a.lease, &a.conf, func(ctx context.Context, epoch uint64) error { return a.lead(ctx, who, epoch) })
+	return campaign(ctx, a.lease, &a.conf, a.troubles, func(ctx context.Context, epoch uint64) error { return a.lead(ctx, who, epoch) })
 }
 
 // hopeless reports whether the service's refusal will stand until a person acts.
@@ -177,16 +191,15 @@ type identity struct{ uid, version string }
 func (a *Agent) identify(ctx context.Context) (identity, bool) {
 	for {
 		ns, err := a.act.CoreV1().Namespaces().Get(ctx, systemNamespace, metav1.GetOptions{})
+		a.troubles.note(ctx, "get namespace "+systemNamespace, err)
 		if err == nil {
+			a.known.Store(true)
 			who := identity{uid: string(ns.UID)}
 			// Only told to people.
 			if v, err := a.act.Discovery().ServerVersion(); err == nil {
 				who.version = v.GitVersion
 			}
 			return who, true
-		}
-		if ctx.Err() == nil {
-			a.log.WarnContext(ctx, "cannot read namespace "+systemNamespace+", which tells clusters apart; trying again", "error", err)
 		}
 		if !pause(ctx, retryAfter) {
 			return identity{}, false
@@ -268,7 +281,7 @@ func (a *Agent) newFeeder(who identity, epoch uint64) (*client.Feeder, error) {
 	return client.NewFeeder(a.conf.Conn, client.FeederConfig{
 		Cluster: a.conf.Cluster, ClusterUID: who.uid, FeederID: a.conf.ID, Epoch: epoch,
 		AgentVersion: a.conf.Version, KubernetesVersion: who.version,
-		Source: a.source, Alive: a.source.alive, OnSynced: a.setSynced, Logger: a.log,
+		Source: a.source, Alive: a.source.alive, OnSynced: a.setSynced, Logger: a.conf.Logger,
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"regexp"
@@ -88,7 +89,7 @@ func (c *Config) Validate() error {
 		{c.LeaderElect && !dnsLabel.MatchString(c.Namespace), fmt.Sprintf("namespace %q of the lease is not a DNS label", c.Namespace)},
 		{c.LeaderElect && c.LeaseName == "", "the lease has no name"},
 		{c.Workers < 1 || c.Workers > MaxWorkers, fmt.Sprintf("workers %d is not within 1 and %d", c.Workers, MaxWorkers)},
-		{c.QPS < 0, fmt.Sprintf("QPS %g is negative; 0 means no bound", c.QPS)},
+		{!(c.QPS >= 0 && c.QPS <= math.MaxInt32), fmt.Sprintf("QPS %g is not within 0, which means no bound, and %d", c.QPS, math.MaxInt32)},
 		{c.QPS > 0 && c.Burst < 1, fmt.Sprintf("burst %d is less than 1", c.Burst)},
 		{c.Clock == nil, "the clock is missing"},
 	} {

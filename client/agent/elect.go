@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -20,15 +21,18 @@ const (
 	retryPeriod   = 2 * time.Second
 )
 
+// errLeaseLost ends a leader that could not renew its lease.
+var errLeaseLost = fmt.Errorf("the lease was lost: it was not renewed for %s, or another agent has it", renewDeadline)
+
 // campaign is one try to lead, and the time as leader that comes of it. lead is
 // called with the lease's number of transitions, which grows with each leader;
 // its context ends when ctx does or the lease is lost. campaign returns when lead
 // has, with its error.
-func campaign(ctx context.Context, kube kubernetes.Interface, conf *Config, lead func(ctx context.Context, epoch uint64) error) error {
-	lock := &resourcelock.LeaseLock{
+func campaign(ctx context.Context, kube kubernetes.Interface, conf *Config, told *troubles, lead func(ctx context.Context, epoch uint64) error) error {
+	lock := &toldLock{troubles: told, Interface: &resourcelock.LeaseLock{
 		LeaseMeta: metav1.ObjectMeta{Namespace: conf.Namespace, Name: conf.LeaseName},
-		Client:    kube.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: conf.ID},
-	}
+		Client:    kube.CoordinationV1(), LockConfig: resourcelock.ResourceLockConfig{Identity: holder(conf.ID)},
+	}}
 	// The lease outlives ctx until lead has returned: only then may another lead.
 	electing, resign := context.WithCancel(context.WithoutCancel(ctx))
 	defer resign()
@@ -56,6 +60,10 @@ func campaign(ctx context.Context, kube kubernetes.Interface, conf *Config, lead
 	elector.Run(electing)
 	return r.wait(electing)
 }
+
+// holder is the lease's holder in one campaign. With the id alone two agents that
+// were given one id would both lead.
+func holder(id string) string { return fmt.Sprintf("%s_%08x", id, rand.Uint32()) }
 
 // transitions reads how often the lease has changed hands. The elector's own lock
 // is not for others: it remembers what it read.
@@ -96,6 +104,9 @@ func (r *reign) rule(ctx, leading context.Context, lead func(context.Context) er
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 	err := lead(both)
+	if leading.Err() != nil && ctx.Err() == nil {
+		err = errLeaseLost
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.err = err

@@ -3,18 +3,26 @@ package agent
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
+
+func quiet() *troubles { return newTroubles(slog.New(slog.DiscardHandler)) }
 
 // reigns runs a campaign for id; began gets the epoch of each lead.
 func reigns(ctx context.Context, kube *fake.Clientset, id string, began chan<- uint64, end error) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		done <- campaign(ctx, kube, &Config{ID: id, Namespace: "ns", LeaseName: "agent"}, func(ctx context.Context, epoch uint64) error {
+		done <- campaign(ctx, kube, &Config{ID: id, Namespace: "ns", LeaseName: "agent"}, quiet(), func(ctx context.Context, epoch uint64) error {
 			began <- epoch
 			if end != nil {
 				return end
@@ -93,5 +101,49 @@ func TestCampaignAbandoned(t *testing.T) {
 		}
 		stop()
 		<-holder
+	})
+}
+
+// Two agents that were given one id are two all the same.
+func TestCampaignOfOneIDTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset()
+		ctx, stop := context.WithCancel(t.Context())
+		began := make(chan uint64, 2)
+		first, second := reigns(ctx, kube, "a", began, nil), reigns(ctx, kube, "a", began, nil)
+		time.Sleep(time.Minute)
+		if len(began) != 1 {
+			t.Errorf("%d lead", len(began))
+		}
+		stop()
+		<-first
+		<-second
+	})
+}
+
+// A leader whose lease cannot be renewed ends, and both the call and the end say why.
+func TestCampaignLosesItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube := fake.NewClientset()
+		kube.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "agent", errors.New("not yours"))
+		})
+		began := make(chan uint64, 1)
+		told := quiet()
+		done := make(chan error, 1)
+		go func() {
+			done <- campaign(t.Context(), kube, &Config{ID: "a", Namespace: "ns", LeaseName: "agent"}, told, func(ctx context.Context, epoch uint64) error {
+				began <- epoch
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}()
+		<-began
+		if err := <-done; !errors.Is(err, errLeaseLost) {
+			t.Errorf("the campaign ended with %v", err)
+		}
+		if err := told.err(); err == nil || !strings.Contains(err.Error(), "Role reprieve-agent in the lease's namespace") {
+			t.Errorf("told: %v", err)
+		}
 	})
 }

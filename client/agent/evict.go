@@ -50,6 +50,8 @@ type evictor struct {
 	shows func(namespace, name, uid string) bool
 	// marked is told of each pod that left.
 	marked func(*reprievev1.EvictPod)
+	// refused is told of calls that the agent lacks the rights for.
+	refused *troubles
 }
 
 // answerError is an answer that was found on the way.
@@ -143,7 +145,7 @@ func (x *evictor) delete(ctx context.Context, t *client.Task) (note string, err 
 	}
 	uid := types.UID(p.GetUid())
 	opts := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: grace(p)}
-	err = x.call(ctx, func(ctx context.Context) error {
+	err = x.call(ctx, "delete pods in "+p.GetNamespace(), func(ctx context.Context) error {
 		return x.pod(x.core.Delete(), p).Body(opts).MaxRetries(0).Do(ctx).Error()
 	})
 	return note, x.whose(ctx, p, err)
@@ -160,7 +162,7 @@ func (x *evictor) setCondition(ctx context.Context, t *client.Task) (note string
 		return "", fmt.Errorf("build the status patch: %w", err)
 	}
 	var seen corev1.Pod
-	err = x.call(ctx, func(ctx context.Context) error {
+	err = x.call(ctx, "patch pods/status in "+p.GetNamespace(), func(ctx context.Context) error {
 		return x.pod(x.core.Patch(types.StrategicMergePatchType), p).SubResource("status").Body(patch).MaxRetries(0).Do(ctx).Into(&seen)
 	})
 	switch err = x.whose(ctx, p, err); {
@@ -202,7 +204,7 @@ func (x *evictor) evictAPI(ctx context.Context, p *reprievev1.EvictPod) error {
 		ObjectMeta:    metav1.ObjectMeta{Namespace: p.GetNamespace(), Name: p.GetName()},
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: grace(p)},
 	}
-	err := x.call(ctx, func(ctx context.Context) error {
+	err := x.call(ctx, "create pods/eviction in "+p.GetNamespace(), func(ctx context.Context) error {
 		// client-go would sleep through a budget's Retry-After and try again by itself.
 		return x.pod(x.core.Post(), p).SubResource("eviction").Body(body).MaxRetries(0).Do(ctx).Error()
 	})
@@ -224,7 +226,7 @@ func grace(p *reprievev1.EvictPod) *int64 {
 // call makes one call within the limits. Once it is made it is not taken back:
 // what came of it must be known. A call that the API server had no room for
 // (API priority and fairness) is made again, because that says nothing of the pod.
-func (x *evictor) call(ctx context.Context, do func(context.Context) error) error {
+func (x *evictor) call(ctx context.Context, what string, do func(context.Context) error) error {
 	for try := 1; ; try++ {
 		if err := x.limit.Wait(ctx); err != nil {
 			if ctx.Err() != nil {
@@ -233,6 +235,9 @@ func (x *evictor) call(ctx context.Context, do func(context.Context) error) erro
 			return fmt.Errorf("wait for the turn: %w", err)
 		}
 		err := x.once(ctx, do)
+		if err == nil || lacksRight(err) || apierrors.IsUnauthorized(err) {
+			x.refused.note(context.WithoutCancel(ctx), what, err)
+		}
 		if _, blocked := budget(err); blocked || !apierrors.IsTooManyRequests(err) || try == busyTries {
 			return err
 		}
@@ -287,7 +292,7 @@ func (x *evictor) whose(ctx context.Context, p *reprievev1.EvictPod, err error) 
 		return err
 	}
 	var now corev1.Pod
-	switch got := x.call(ctx, func(ctx context.Context) error { return x.pod(x.core.Get(), p).Do(ctx).Into(&now) }); {
+	switch got := x.call(ctx, "get pods in "+p.GetNamespace(), func(ctx context.Context) error { return x.pod(x.core.Get(), p).Do(ctx).Into(&now) }); {
 	case apierrors.IsNotFound(got):
 		return answer(reprievev1.Outcome_OUTCOME_GONE, "the pod does not exist any more")
 	case got == nil && string(now.UID) != p.GetUid():

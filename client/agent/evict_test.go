@@ -42,6 +42,7 @@ func newEvictor(a *api) *evictor {
 	x := &evictor{
 		core: kube.CoreV1().RESTClient(), limit: rate.NewLimiter(rate.Inf, 0), clock: clk,
 		shows: func(string, string, string) bool { return false }, marked: func(*reprievev1.EvictPod) {},
+		refused: quiet(),
 	}
 	x.nodes = &nodeReader{clock: clk, reads: map[string]*nodeRead{}, get: func(ctx context.Context, name string) (*corev1.Node, error) {
 		return kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})

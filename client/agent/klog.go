@@ -24,6 +24,10 @@ func (d *demoted) Enabled(ctx context.Context, _ slog.Level) bool {
 // Handle implements [slog.Handler].
 func (d *demoted) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = slog.LevelDebug
+	// klog writes its errors without asking.
+	if !d.Handler.Enabled(ctx, r.Level) {
+		return nil
+	}
 	return d.Handler.Handle(ctx, r)
 }
 

@@ -21,6 +21,10 @@ func KubeConfig(path, contextName string) (*rest.Config, error) {
 	}
 	conf, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{CurrentContext: contextName}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		// client-go's own words tell of an environment variable that is not read here.
+		return nil, fmt.Errorf("kubeconfig %s names no cluster to use: write one, with a user and a current context", path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}

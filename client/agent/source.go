@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -18,10 +17,10 @@ import (
 // that the service asks for is read from the API server anew, because it ends
 // the time in which the service holds everything back.
 type source struct {
-	core    rest.Interface
-	clock   clock.Clock
-	log     *slog.Logger
-	relists func(resource string)
+	core     rest.Interface
+	clock    clock.Clock
+	troubles *troubles
+	relists  func(resource string)
 
 	mu      sync.Mutex // guards what follows
 	current *following
@@ -110,7 +109,7 @@ func (s *source) close() {
 func (s *source) follow(ctx context.Context) *following {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	st := newState(s.relists)
-	f := &following{state: st, cancel: cancel, followers: newFollowers(st, s.core, s.clock, s.log)}
+	f := &following{state: st, cancel: cancel, followers: newFollowers(st, s.core, s.clock, s.troubles)}
 	for _, w := range f.followers {
 		f.wg.Go(func() { w.run(ctx) })
 	}
@@ -133,6 +132,9 @@ func (s *source) stop(f *following) {
 	s.mu.Unlock()
 	f.cancel()
 	f.wg.Wait()
+	for _, w := range f.followers {
+		s.troubles.forget(w.calls("list"), w.calls("watch"))
+	}
 }
 
 // list waits for the first list of both resources, or the new one of the

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"testing"
 	"time"
@@ -31,7 +30,7 @@ type feed struct {
 func newFeed(t *testing.T, a *api) *feed {
 	clk := clock.NewVirtual(epoch)
 	f := &feed{t: t, clock: clk, events: make(chan *reprievev1.Event, 1000), source: &source{
-		core: a.kube().CoreV1().RESTClient(), clock: clk, log: slog.New(slog.DiscardHandler), relists: func(string) {},
+		core: a.kube().CoreV1().RESTClient(), clock: clk, troubles: quiet(), relists: func(string) {},
 	}}
 	t.Cleanup(f.source.close)
 	return f

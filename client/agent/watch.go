@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -40,7 +39,7 @@ type follower struct {
 	example  runtime.Object
 	selector string
 	clock    clock.Clock
-	log      *slog.Logger
+	troubles *troubles
 
 	mu   sync.Mutex // guards what follows
 	open int        // watches that stand
@@ -49,10 +48,10 @@ type follower struct {
 
 // newFollowers returns those of nodes and of pods that have a node: what is not
 // bound to one is nobody's to evict.
-func newFollowers(s *state, core rest.Interface, clk clock.Clock, log *slog.Logger) []*follower {
+func newFollowers(s *state, core rest.Interface, clk clock.Clock, t *troubles) []*follower {
 	return []*follower{
-		{mirror: &s.nodes, rest: core, example: &corev1.Node{}, clock: clk, log: log},
-		{mirror: &s.pods, rest: core, example: &corev1.Pod{}, selector: "spec.nodeName!=", clock: clk, log: log},
+		{mirror: &s.nodes, rest: core, example: &corev1.Node{}, clock: clk, troubles: t},
+		{mirror: &s.pods, rest: core, example: &corev1.Pod{}, selector: "spec.nodeName!=", clock: clk, troubles: t},
 	}
 }
 
@@ -72,8 +71,8 @@ func (f *follower) ListWithContext(ctx context.Context, opts metav1.ListOptions)
 	}
 	opts.FieldSelector = f.selector
 	list, err := f.rest.Get().Resource(f.mirror.resource).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Get()
+	f.troubles.note(ctx, f.calls("list"), err)
 	if err != nil {
-		f.failed(ctx, "list", err)
 		return nil, err
 	}
 	strip(list)
@@ -84,19 +83,17 @@ func (f *follower) ListWithContext(ctx context.Context, opts metav1.ListOptions)
 func (f *follower) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch, opts.FieldSelector = true, f.selector
 	w, err := f.rest.Get().Resource(f.mirror.resource).VersionedParams(&opts, scheme.ParameterCodec).Watch(ctx)
+	f.troubles.note(ctx, f.calls("watch"), err)
 	if err != nil {
-		f.failed(ctx, "watch", err)
 		return nil, err
 	}
+	// A watch may have taken the place of a list that failed.
+	f.troubles.forget(f.calls("list"))
 	return f.attend(w), nil
 }
 
-// failed tells of a call that the reflector will make again.
-func (f *follower) failed(ctx context.Context, verb string, err error) {
-	if ctx.Err() == nil {
-		f.log.WarnContext(ctx, "cannot follow the cluster, trying again", "verb", verb, "resource", f.mirror.resource, "error", err)
-	}
-}
+// calls names a kind of call for people.
+func (f *follower) calls(verb string) string { return verb + " " + f.mirror.resource }
 
 // List implements [cache.Lister], which [cache.NewReflectorWithOptions] asks for
 // and does not call.
