@@ -173,40 +173,38 @@ func (cl *cluster) policyStatus() PolicyStatus {
 	return PolicyStatus{Effective: cl.conf.policy, Stored: cl.rec.Policy, Etag: cl.etag()}
 }
 
-// SetPolicy lays patch over the stored policy; clear names fields that go back
-// to the configuration's. It fails with ErrEtag if etag is set and not the
-// current one. With validateOnly it only tells the impact. A cluster that is not
-// known yet becomes known, so that its policy can be there before it joins. A
-// damaged cluster record is repaired by setting at least the mode: the cluster
-// is adopted anew.
-func (g *Engine) SetPolicy(ctx context.Context, name string, patch PolicyPatch, clear PolicyField, etag string, validateOnly bool) (PolicyStatus, error) {
+// SetPolicy changes a cluster's stored policy. It fails with ErrEtag if the etag
+// is not the current one. A cluster that is not known yet becomes known, so that
+// its policy can be there before it joins. A damaged cluster record is repaired
+// by setting at least the mode: the cluster is adopted anew.
+func (g *Engine) SetPolicy(ctx context.Context, name string, u PolicyUpdate) (PolicyStatus, error) {
 	c, err := g.current()
 	if err != nil {
 		return PolicyStatus{}, err
 	}
-	if !validateOnly {
+	if !u.ValidateOnly {
 		c.ensure(name)
 	}
-	impact, err := g.policyImpact(ctx, name, patch, clear, etag)
+	impact, err := g.policyImpact(ctx, name, u)
 	if err != nil {
 		return PolicyStatus{}, err
 	}
 	var st PolicyStatus
 	err = g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
-		if err := cl.checkEtag(etag); err != nil {
+		if err := cl.checkEtag(u.Etag); err != nil {
 			return err
 		}
-		if validateOnly {
+		if u.ValidateOnly {
 			st = cl.policyStatus()
-			st.Stored = cl.rec.Policy.Merge(patch, clear)
+			st.Stored = cl.rec.Policy.Merge(u.Patch, u.Clear)
 			st.Effective = cl.policyWith(st.Stored)
 			done()
 			return nil
 		}
-		if cl.damaged && patch.Fields&PolicyMode == 0 {
+		if cl.damaged && u.Patch.Fields&PolicyMode == 0 {
 			return damagedError(cl.name)
 		}
-		cl.applyPolicy(cl.rec.Policy.Merge(patch, clear), done)
+		cl.applyPolicy(cl.rec.Policy.Merge(u.Patch, u.Clear), done)
 		st = cl.policyStatus()
 		return nil
 	})
@@ -259,12 +257,12 @@ func (cl *cluster) applyPolicy(stored PolicyPatch, done func()) {
 }
 
 // policyImpact counts the pods that a policy would make due at once.
-func (g *Engine) policyImpact(ctx context.Context, name string, patch PolicyPatch, clear PolicyField, etag string) (ImpactCount, error) {
+func (g *Engine) policyImpact(ctx context.Context, name string, u PolicyUpdate) (ImpactCount, error) {
 	n, err := g.countOnShards(ctx, name, func(cl *cluster) (func(*shard, *shardCluster) int, error) {
-		if err := cl.checkEtag(etag); err != nil {
+		if err := cl.checkEtag(u.Etag); err != nil {
 			return nil, err
 		}
-		next := cl.policyWith(cl.rec.Policy.Merge(patch, clear))
+		next := cl.policyWith(cl.rec.Policy.Merge(u.Patch, u.Clear))
 		return func(s *shard, sc *shardCluster) int { return s.wouldBecomeDue(sc, &next) }, nil
 	})
 	return ImpactCount{BecomeDue: n}, err
@@ -308,7 +306,7 @@ func (g *Engine) GrantReprieve(ctx context.Context, name string, ref PodRef, r R
 			return fmt.Errorf("%w: the reprieve's end %s is not in the future", ErrInvalid, r.Until.Format(time.RFC3339))
 		}
 		stored := r
-		cl.setReprieve(p.uid, &stored, RecallReprieved, Change{Kind: ChangePutReprieve, Cluster: cl.name, Reprieve: &stored}, done)
+		cl.setReprieves(RecallReprieved, Change{Kind: ChangePutReprieve, Cluster: cl.name, Reprieve: &stored}, done)
 		return nil
 	})
 	return r, err
@@ -322,7 +320,7 @@ func (g *Engine) RevokeReprieve(ctx context.Context, name string, ref PodRef) er
 		if r == nil {
 			return fmt.Errorf("%w: %s in cluster %q", ErrReprieveUnknown, ref, cl.name)
 		}
-		cl.setReprieve(r.UID, nil, RecallNone, deleteReprieve(cl.name, r.UID), done)
+		cl.setReprieves(RecallNone, deleteReprieve(cl.name, r.UID), done)
 		return nil
 	})
 }
@@ -344,15 +342,15 @@ func (cl *cluster) reprieveOf(ref PodRef) *ReprieveRecord {
 	return last
 }
 
-// setReprieve puts a pod's reprieve in force, or takes it away if r is nil. mu is held.
-func (cl *cluster) setReprieve(uid string, r *ReprieveRecord, recall RecallReason, change Change, done func()) {
+// setReprieves puts the change of a pod's reprieve in force. mu is held.
+func (cl *cluster) setReprieves(recall RecallReason, change Change, done func()) {
 	cl.reconfigure(reconfiguration{
 		edit: func(c *clusterConf) {
 			c.reprieves = maps.Clone(c.reprieves)
-			if r == nil {
-				delete(c.reprieves, uid)
+			if r := change.Reprieve; change.Kind == ChangeDeleteReprieve {
+				delete(c.reprieves, r.UID)
 			} else {
-				c.reprieves[uid] = r
+				c.reprieves[r.UID] = r
 			}
 		},
 		each:  func(s *shard, sc *shardCluster) { s.regate(sc, recall) },

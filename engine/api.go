@@ -227,6 +227,18 @@ type ImpactCount struct {
 // PauseScope says what a pause or resume is about. ID, if set, names a pause and nothing else counts.
 type PauseScope struct{ Cluster, Node, Namespace, ID string }
 
+// PolicyUpdate is a change of a cluster's stored policy.
+type PolicyUpdate struct {
+	// Patch is laid over the stored fields.
+	Patch PolicyPatch
+	// Clear names fields that go back to the configuration's.
+	Clear PolicyField
+	// Etag, if set, must be the current one.
+	Etag string
+	// ValidateOnly asks for the impact alone.
+	ValidateOnly bool
+}
+
 // PolicyStatus is a cluster's policy as it stands.
 type PolicyStatus struct {
 	Effective Policy

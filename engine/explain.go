@@ -184,7 +184,8 @@ func (g *Engine) Simulate(ctx context.Context, name string, taints []Hypothetica
 		err := c.ask(ctx, c.shardOf(name, node), func(s *shard) {
 			if sc := s.clusters[name]; sc != nil && sc.nodes[node] != nil && sc.nodes[node].known {
 				known = true
-				out = append(out, simulateNode(sc, sc.nodes[node], list, namespace, now)...)
+				taints := HypotheticalTaints(sc.nodes[node].force, list, now)
+				out = append(out, simulateNode(sc, sc.nodes[node], taints, namespace)...)
 			}
 		})
 		if err != nil {
@@ -201,8 +202,8 @@ func (g *Engine) Simulate(ctx context.Context, name string, taints []Hypothetica
 	return out, now, nil
 }
 
-func simulateNode(sc *shardCluster, n *node, list []HypotheticalTaint, namespace string, now time.Time) []SimulatedPod {
-	taints := HypotheticalTaints(n.force, list, now)
+// simulateNode takes the decision of a node's pods as if it had taints.
+func simulateNode(sc *shardCluster, n *node, taints []Taint, namespace string) []SimulatedPod {
 	var out []SimulatedPod
 	for _, p := range n.pods {
 		if namespace != "" && p.namespace != namespace {

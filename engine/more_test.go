@@ -119,7 +119,7 @@ func TestDamagedClusterHoldsUntilItsPolicyIsSet(t *testing.T) {
 	if err != nil || len(st) != 1 || !strings.Contains(strings.Join(st[0].Warnings, ";"), "record on disk is damaged") {
 		t.Fatalf("status %+v, %v", st, err)
 	}
-	_, err = b.eng.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}, 0, "", false)
+	_, err = b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}})
 	must(t, err)
 	b.advance(9 * time.Second)
 	if n := len(b.sink.take()); n != 0 {
@@ -266,9 +266,9 @@ func TestBudgetWaitRunsFromTheDueInstant(t *testing.T) {
 	x := b.attach("x", 5)
 	b.list("a")
 	method := func(m engine.Method) {
-		_, err := b.eng.SetPolicy(t.Context(), cluster, engine.PolicyPatch{
+		_, err := b.eng.SetPolicy(t.Context(), cluster, engine.PolicyUpdate{Patch: engine.PolicyPatch{
 			Policy: engine.Policy{Method: m, BudgetWait: 25 * time.Second}, Fields: engine.PolicyMethod | engine.PolicyBudgetWait,
-		}, 0, "", false)
+		}})
 		must(t, err)
 	}
 	method(engine.MethodEvictThenDelete)
@@ -354,7 +354,7 @@ func TestWarnsOfItself(t *testing.T) {
 		}
 	}
 	mode := func(m engine.Mode) {
-		_, err := eng.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{Mode: m}, Fields: engine.PolicyMode}, 0, "", false)
+		_, err := eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: engine.PolicyPatch{Policy: engine.Policy{Mode: m}, Fields: engine.PolicyMode}})
 		must(t, err)
 	}
 	warned(false)

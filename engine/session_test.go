@@ -560,19 +560,19 @@ func TestPolicyEtagAndImpact(t *testing.T) {
 		tolerations: []corev1.Toleration{tol("x", corev1.TolerationOpExists, "", 1000)}})}))
 	b.settle()
 	shadow := engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeShadow}, Fields: engine.PolicyMode}
-	st, err := b.eng.SetPolicy(ctx, cluster, shadow, 0, "", false)
+	st, err := b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: shadow})
 	must(t, err)
 	b.advance(20 * time.Second)
 	enforce := engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}
 	old := st.Etag
-	st, err = b.eng.SetPolicy(ctx, cluster, shadow, 0, old, false)
+	st, err = b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: shadow, Etag: old})
 	must(t, err)
 	for _, etag := range []string{"stale", old} {
-		if _, err := b.eng.SetPolicy(ctx, cluster, enforce, 0, etag, false); !errors.Is(err, engine.ErrEtag) {
+		if _, err := b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: enforce, Etag: etag}); !errors.Is(err, engine.ErrEtag) {
 			t.Fatalf("etag %q: %v", etag, err)
 		}
 	}
-	dry, err := b.eng.SetPolicy(ctx, cluster, enforce, 0, st.Etag, true)
+	dry, err := b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: enforce, Etag: st.Etag, ValidateOnly: true})
 	if err != nil || dry.Impact.BecomeDue != 1 || dry.Effective.Mode != engine.ModeEnforce {
 		t.Fatalf("dry run: %+v, %v", dry, err)
 	}
@@ -580,12 +580,12 @@ func TestPolicyEtagAndImpact(t *testing.T) {
 	if err != nil || now.Effective.Mode != engine.ModeShadow || now.Etag != st.Etag {
 		t.Fatalf("the dry run changed the policy: %+v, %v", now, err)
 	}
-	if _, err := b.eng.SetPolicy(ctx, "unknown", enforce, 0, "", true); !errors.Is(err, engine.ErrClusterUnknown) {
+	if _, err := b.eng.SetPolicy(ctx, "unknown", engine.PolicyUpdate{Patch: enforce, ValidateOnly: true}); !errors.Is(err, engine.ErrClusterUnknown) {
 		t.Fatalf("a dry run for an unknown cluster: %v", err)
 	}
-	_, err = b.eng.SetPolicy(ctx, cluster, enforce, 0, st.Etag, false)
+	_, err = b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: enforce, Etag: st.Etag})
 	must(t, err)
-	_, err = b.eng.SetPolicy(ctx, cluster, enforce, 0, "", false)
+	_, err = b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: enforce})
 	must(t, err)
 	b.sink.mu.Lock()
 	defer b.sink.mu.Unlock()

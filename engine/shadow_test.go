@@ -112,8 +112,8 @@ func TestShadowReasons(t *testing.T) {
 		}, O, engine.ReasonTolerationOverflow, "for ever"},
 		"an ignored key": {func(b *bench) {
 			b.untaintedNode()
-			_, err := b.eng.SetPolicy(b.Context(), cluster, engine.PolicyPatch{
-				Policy: engine.Policy{IgnoredTaintKeys: []string{"x"}}, Fields: engine.PolicyIgnoredTaintKeys}, 0, "", false)
+			_, err := b.eng.SetPolicy(b.Context(), cluster, engine.PolicyUpdate{Patch: engine.PolicyPatch{
+				Policy: engine.Policy{IgnoredTaintKeys: []string{"x"}}, Fields: engine.PolicyIgnoredTaintKeys}})
 			must(b.T, err)
 			b.at(2, tainted("x"), onNode("p", 10))
 			b.at(12, taken(onNode("p", 10)))
@@ -269,7 +269,7 @@ func TestShadowLeavesOwnEvictionsOut(t *testing.T) {
 	if r := b.report(nil); r.Totals.OnlyHere != 1 {
 		t.Fatalf("before: %+v", r)
 	}
-	_, err := b.eng.SetPolicy(t.Context(), cluster, engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}, 0, "", false)
+	_, err := b.eng.SetPolicy(t.Context(), cluster, engine.PolicyUpdate{Patch: engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}})
 	must(t, err)
 	b.advance(time.Second)
 	for _, o := range b.sink.take() {

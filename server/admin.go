@@ -55,11 +55,11 @@ func (s *adminService) SetPolicy(ctx context.Context, r *reprievev1.SetPolicyReq
 	if err := wire.CheckPolicy(r.GetPolicy()); err != nil {
 		return nil, &fieldError{field: "policy.rate", err: err}
 	}
-	patch, clear, err := masked(r)
+	update, err := masked(r)
 	if err != nil {
 		return nil, &fieldError{field: "update_mask", err: err}
 	}
-	st, err := s.engine.SetPolicy(ctx, r.GetCluster(), patch, clear, r.GetEtag(), r.GetValidateOnly())
+	st, err := s.engine.SetPolicy(ctx, r.GetCluster(), update)
 	if err != nil {
 		return nil, err
 	}
@@ -71,19 +71,19 @@ func (s *adminService) SetPolicy(ctx context.Context, r *reprievev1.SetPolicyReq
 
 // masked takes a request's fields apart into those to store and those to go
 // back to the configuration's. Without a mask the fields that are there count.
-func masked(r *reprievev1.SetPolicyRequest) (patch engine.PolicyPatch, clear engine.PolicyField, err error) {
-	patch = wire.PolicyPatch(r.GetPolicy(), 0)
+func masked(r *reprievev1.SetPolicyRequest) (engine.PolicyUpdate, error) {
+	u := engine.PolicyUpdate{Patch: wire.PolicyPatch(r.GetPolicy(), 0), Etag: r.GetEtag(), ValidateOnly: r.GetValidateOnly()}
 	paths := r.GetUpdateMask().GetPaths()
 	if len(paths) == 0 {
-		return patch, 0, nil
+		return u, nil
 	}
 	mask, err := wire.PolicyFields(paths)
 	if err != nil {
-		return patch, 0, err
+		return u, err
 	}
-	clear = mask &^ patch.Fields
-	patch.Fields &= mask
-	return patch, clear, nil
+	u.Clear = mask &^ u.Patch.Fields
+	u.Patch.Fields &= mask
+	return u, nil
 }
 
 // GrantReprieve implements the RPC.

@@ -253,7 +253,7 @@ func TestIdleSettingsWarn(t *testing.T) {
 	} {
 		path := writeFile(t, "c.yaml", text)
 		out := newLog()
-		if code := Main([]string{"--validate-config", "--config", path}, out, out, Parts{OpenStore: boltFile}, nil, func(int) {}); code != exitOK {
+		if code := Main(Process{Args: []string{"--validate-config", "--config", path}, Stdout: out, Stderr: out, Exit: func(int) {}}, Parts{OpenStore: boltFile}); code != exitOK {
 			t.Fatalf("%q: exit code %d: %s", text, code, out)
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")

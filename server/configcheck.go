@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"regexp"
@@ -86,20 +87,12 @@ func (v *validation) number(key string, n, low, high int) {
 func (v *validation) policies(c *Config) {
 	_, err := c.Defaults.patch()
 	v.add("defaults", err)
-	for _, name := range sorted(keys(c.Clusters)) {
+	for _, name := range slices.Sorted(maps.Keys(c.Clusters)) {
 		p := c.Clusters[name]
 		v.check(clusterName.MatchString(name), "clusters: %q is no cluster name: it must be a DNS label of at most 63 characters", name)
 		_, err := p.patch()
 		v.add("clusters."+name, err)
 	}
-}
-
-func keys[V any](m map[string]V) []string {
-	var out []string
-	for k := range m {
-		out = append(out, k)
-	}
-	return out
 }
 
 func (v *validation) security(c *Config) {

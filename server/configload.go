@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -95,9 +94,4 @@ func parseConfig(data []byte, c *Config) error {
 		return errors.New("has more than one YAML document; write one")
 	}
 	return nil
-}
-
-func sorted(list []string) []string {
-	slices.Sort(list)
-	return list
 }

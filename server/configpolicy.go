@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -107,8 +108,9 @@ func enumValue(field, prefix, name string, values map[string]int32) (int32, []er
 			known = append(known, strings.TrimPrefix(v, prefix))
 		}
 	}
+	slices.Sort(known)
 	// 1 keeps the value's own rule from being reported besides.
-	return 1, []error{fmt.Errorf("%s: %q is none of %s", field, name, strings.Join(sorted(known), ", "))}
+	return 1, []error{fmt.Errorf("%s: %q is none of %s", field, name, strings.Join(known, ", "))}
 }
 
 // clusterPolicies returns the configured policy of each cluster: what adopt
@@ -166,7 +168,7 @@ func (c *Config) Warnings() (warnings []string) {
 			warnings = append(warnings, where+": "+w)
 		}
 	}
-	names := sorted(keys(c.Clusters))
+	names := slices.Sorted(maps.Keys(c.Clusters))
 	// The empty name is that of a cluster that has no entry of its own.
 	add("defaults", &c.Defaults, append([]string{""}, names...)...)
 	for _, name := range names {

@@ -49,7 +49,7 @@ func TestAgentInThisProcess(t *testing.T) {
 		}, nil
 	}}
 	args := ports(t.TempDir(), "--kubeconfig", "/some/file", "--cluster", "lab", "--config", writeFile(t, "c.yaml", "auth: {tokens_file: "+tokens+"}\n"))
-	if code := Main(args, out, out, parts, signals, func(int) {}); code != exitOK {
+	if code := Main(Process{Args: args, Stdout: out, Stderr: out, Signals: signals, Exit: func(int) {}}, parts); code != exitOK {
 		t.Fatalf("exit code %d: %s", code, out)
 	}
 	was := <-ended
@@ -74,7 +74,7 @@ func TestAgentInThisProcessFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := newLog()
-			code := Main(ports(t.TempDir(), "--in-cluster"), out, out, Parts{OpenStore: boltFile, NewAgent: newAgent}, nil, func(int) {})
+			code := Main(Process{Args: ports(t.TempDir(), "--in-cluster"), Stdout: out, Stderr: out, Exit: func(int) {}}, Parts{OpenStore: boltFile, NewAgent: newAgent})
 			want := "the agent in this process: the name is bound to another cluster"
 			if newAgent == nil {
 				want = "reprieve agent"

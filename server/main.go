@@ -31,44 +31,55 @@ type Parts struct {
 	NewAgent  NewAgent
 }
 
-// Main is the program: it reads args, runs the service until the first of
-// signals, and returns the exit code. A second signal calls exit at once.
-func Main(args []string, stdout, stderr io.Writer, parts Parts, signals <-chan os.Signal, exit func(code int)) int {
-	inv, err := ParseArgs(args, stderr)
+// Process is what the program gets from its surroundings.
+type Process struct {
+	// Args are the command line's, without the program's name.
+	Args           []string
+	Stdout, Stderr io.Writer
+	// Signals ask the program to end; nil: none come.
+	Signals <-chan os.Signal
+	// Exit ends the process at once.
+	Exit func(code int)
+}
+
+// Main is the program: it reads the command line, runs the service until the
+// first signal, and returns the exit code. A second signal exits at once.
+func Main(p Process, parts Parts) int {
+	inv, err := ParseArgs(p.Args, p.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return exitOK
 	case err != nil:
-		return fail(stderr, exitUsage, err)
+		return fail(p.Stderr, exitUsage, err)
 	case inv.ShowVersion:
 		// Whoever does not read it does not want it.
-		_, _ = fmt.Fprintln(stdout, "reprieved", Version())
+		_, _ = fmt.Fprintln(p.Stdout, "reprieved", Version())
 		return exitOK
 	}
 	if err := inv.Config.Validate(); err != nil {
-		return fail(stderr, exitUsage, fmt.Errorf("the configuration is not valid:\n%w", err))
+		return fail(p.Stderr, exitUsage, fmt.Errorf("the configuration is not valid:\n%w", err))
 	}
 	if inv.ValidateOnly {
 		for _, w := range inv.Config.Warnings() {
-			_, _ = fmt.Fprintln(stdout, "warning:", w)
+			_, _ = fmt.Fprintln(p.Stdout, "warning:", w)
 		}
-		_, _ = fmt.Fprintln(stdout, "the configuration is valid")
+		_, _ = fmt.Fprintln(p.Stdout, "the configuration is valid")
 		return exitOK
 	}
 	svc, err := New(inv.Config, Deps{
-		Clock: clock.NewReal(), OpenStore: parts.OpenStore, NewAgent: parts.NewAgent, Logger: newLogger(&inv.Config, stderr), Registry: newRegistry(),
+		Clock: clock.NewReal(), OpenStore: parts.OpenStore, NewAgent: parts.NewAgent, Logger: newLogger(&inv.Config, p.Stderr), Registry: newRegistry(),
 	})
 	if err != nil {
-		return fail(stderr, exitUsage, err)
+		return fail(p.Stderr, exitUsage, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})
 	defer close(done)
 	go func() {
-		for _, react := range []func(){cancel, func() { exit(exitForced) }} {
+		for _, react := range []func(){cancel, func() { p.Exit(exitForced) }} {
 			select {
-			case <-signals:
+			case <-p.Signals:
 				react()
 			case <-done:
 				return
@@ -76,7 +87,7 @@ func Main(args []string, stdout, stderr io.Writer, parts Parts, signals <-chan o
 		}
 	}()
 	if err := svc.Run(ctx); err != nil {
-		return fail(stderr, exitFailed, err)
+		return fail(p.Stderr, exitFailed, err)
 	}
 	return exitOK
 }

@@ -56,11 +56,13 @@ func TestMainRunsUntilASignal(t *testing.T) {
 	dir := t.TempDir()
 	signals, out := make(chan os.Signal, 2), newLog()
 	code := make(chan int, 1)
-	go func() { code <- Main(ports(dir), out, out, Parts{OpenStore: boltFile}, signals, func(int) {}) }()
+	go func() {
+		code <- Main(Process{Args: ports(dir), Stdout: out, Stderr: out, Signals: signals, Exit: func(int) {}}, Parts{OpenStore: boltFile})
+	}()
 	out.wait(t, "msg=serving")
 
 	second := newLog()
-	if c := Main(ports(dir), second, second, Parts{OpenStore: boltFile}, nil, func(int) {}); c != exitFailed || !strings.Contains(second.String(), "in use by another process") {
+	if c := Main(Process{Args: ports(dir), Stdout: second, Stderr: second, Exit: func(int) {}}, Parts{OpenStore: boltFile}); c != exitFailed || !strings.Contains(second.String(), "in use by another process") {
 		t.Errorf("a second process on the data folder: %d %s", c, second)
 	}
 	signals <- os.Interrupt
@@ -69,7 +71,7 @@ func TestMainRunsUntilASignal(t *testing.T) {
 	}
 	// The data folder is free again.
 	signals <- os.Interrupt
-	if c := Main(ports(dir, "--log-format", "json"), out, out, Parts{OpenStore: boltFile}, signals, func(int) {}); c != exitOK {
+	if c := Main(Process{Args: ports(dir, "--log-format", "json"), Stdout: out, Stderr: out, Signals: signals, Exit: func(int) {}}, Parts{OpenStore: boltFile}); c != exitOK {
 		t.Errorf("exit code %d: %s", c, out)
 	}
 }
@@ -83,7 +85,7 @@ func TestMainSecondSignalExitsAtOnce(t *testing.T) {
 	}
 	signals, exited, code := make(chan os.Signal, 2), make(chan int, 1), make(chan int, 1)
 	go func() {
-		code <- Main(ports(t.TempDir()), newLog(), newLog(), Parts{OpenStore: open}, signals, func(c int) { exited <- c })
+		code <- Main(Process{Args: ports(t.TempDir()), Stdout: newLog(), Stderr: newLog(), Signals: signals, Exit: func(c int) { exited <- c }}, Parts{OpenStore: open})
 	}()
 	<-entered
 	signals <- os.Interrupt
@@ -121,7 +123,7 @@ func TestMainRefusals(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := newLog()
-			if c := Main(tc.args, out, out, Parts{OpenStore: boltFile}, nil, func(int) {}); c != tc.code || !strings.Contains(out.String(), tc.want) {
+			if c := Main(Process{Args: tc.args, Stdout: out, Stderr: out, Exit: func(int) {}}, Parts{OpenStore: boltFile}); c != tc.code || !strings.Contains(out.String(), tc.want) {
 				t.Errorf("exit code %d: %s; want %d and %q", c, out, tc.code, tc.want)
 			}
 		})

@@ -53,7 +53,9 @@ func TestPanicIsInternal(t *testing.T) {
 }
 
 // panickingHealth panics in both kinds of handler.
-type panickingHealth struct{ healthv1.UnimplementedHealthServer }
+type panickingHealth struct {
+	healthv1.UnimplementedHealthServer
+}
 
 func (panickingHealth) Check(context.Context, *healthv1.HealthCheckRequest) (*healthv1.HealthCheckResponse, error) {
 	panic("unary")

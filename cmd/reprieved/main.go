@@ -16,7 +16,10 @@ import (
 func main() {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	os.Exit(server.Main(os.Args[1:], os.Stdout, os.Stderr, server.Parts{OpenStore: openStore, NewAgent: newAgent}, signals, os.Exit))
+	os.Exit(server.Main(
+		server.Process{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Exit: os.Exit},
+		server.Parts{OpenStore: openStore, NewAgent: newAgent},
+	))
 }
 
 func openStore(path string, damaged func(where string, err error)) (engine.Store, error) {

@@ -50,10 +50,15 @@ func newPolicyGet(a *app) *cobra.Command {
 	}
 }
 
+// policySetFlags say what `policy set` sets, and how.
+type policySetFlags struct {
+	unset      []string
+	file, etag string
+	act        policyAct
+}
+
 func newPolicySet(a *app) *cobra.Command {
-	var unset []string
-	var file, etag string
-	var act policyAct
+	var f policySetFlags
 	cmd := &cobra.Command{
 		Use:   "set [CLUSTER] FIELD=VALUE...",
 		Short: "Set or unset policy fields; tells the impact first",
@@ -80,42 +85,48 @@ comparison_operators. Durations are written 90s, 5m or 1h30m.`,
 			if err != nil {
 				return err
 			}
-			req := &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: &reprievev1.ClusterPolicy{}, UpdateMask: &fieldmaskpb.FieldMask{}, Etag: etag}
-			if file != "" {
-				if err := a.policyFromFile(cmd.Context(), req, file); err != nil {
-					return err
-				}
-			}
-			for _, arg := range args {
-				name, value, ok := strings.Cut(arg, "=")
-				if !ok {
-					return usagef("%q is no FIELD=VALUE", arg)
-				}
-				if err := setPolicyField(req, name, value); err != nil {
-					return err
-				}
-			}
-			for _, name := range unset {
-				fd, err := policyField(name)
-				if err != nil {
-					return err
-				}
-				req.UpdateMask.Paths = append(req.UpdateMask.Paths, string(fd.Name()))
-			}
-			if err := checkMask(req.GetUpdateMask().GetPaths()); err != nil {
+			req, err := a.policyRequest(cmd.Context(), cluster, args, f)
+			if err != nil {
 				return err
 			}
-			return a.admin(cmd.Context(), func(s *session) error { return s.setPolicy(req, act) })
+			return a.admin(cmd.Context(), func(s *session) error { return s.setPolicy(req, f.act) })
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringSliceVar(&unset, "unset", nil, "give these fields back to the configuration")
-	fl.StringVarP(&file, "filename", "f", "", "YAML or JSON file with the fields, as policy get -o yaml shows under stored; - is the input")
-	fl.StringVar(&etag, "etag", "", "only if the policy still has this etag, as policy get shows it")
-	fl.BoolVar(&act.dryRun, "dry-run", false, "only tell the impact")
-	addYes(cmd, &act.yes)
-	addNewCluster(cmd, &act.prepare)
+	fl.StringSliceVar(&f.unset, "unset", nil, "give these fields back to the configuration")
+	fl.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with the fields, as policy get -o yaml shows under stored; - is the input")
+	fl.StringVar(&f.etag, "etag", "", "only if the policy still has this etag, as policy get shows it")
+	fl.BoolVar(&f.act.dryRun, "dry-run", false, "only tell the impact")
+	addYes(cmd, &f.act.yes)
+	addNewCluster(cmd, &f.act.prepare)
 	return cmd
+}
+
+// policyRequest is what a file, FIELD=VALUE arguments and --unset ask for together.
+func (a *app) policyRequest(ctx context.Context, cluster string, args []string, f policySetFlags) (*reprievev1.SetPolicyRequest, error) {
+	req := &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: &reprievev1.ClusterPolicy{}, UpdateMask: &fieldmaskpb.FieldMask{}, Etag: f.etag}
+	if f.file != "" {
+		if err := a.policyFromFile(ctx, req, f.file); err != nil {
+			return nil, err
+		}
+	}
+	for _, arg := range args {
+		name, value, ok := strings.Cut(arg, "=")
+		if !ok {
+			return nil, usagef("%q is no FIELD=VALUE", arg)
+		}
+		if err := setPolicyField(req, name, value); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range f.unset {
+		fd, err := policyField(name)
+		if err != nil {
+			return nil, err
+		}
+		req.UpdateMask.Paths = append(req.UpdateMask.Paths, string(fd.Name()))
+	}
+	return req, checkMask(req.GetUpdateMask().GetPaths())
 }
 
 func checkMask(paths []string) error {

@@ -475,7 +475,7 @@ func (d *Driver) SetPolicy(ctx context.Context, cluster string, p engine.PolicyP
 	if err := d.flush(ctx); err != nil {
 		return err
 	}
-	if _, err := d.eng.SetPolicy(ctx, cluster, p, 0, "", false); err != nil {
+	if _, err := d.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: p}); err != nil {
 		return err
 	}
 	return d.settle(ctx)

@@ -63,7 +63,7 @@ func start(t *testing.T) *running {
 		"--admin-listen", "127.0.0.1:0", "--adopt", "enforce", "--log-format", "json",
 	}
 	go func() {
-		code <- server.Main(args, write, write, server.Parts{OpenStore: openStore}, signals, func(int) {})
+		code <- server.Main(server.Process{Args: args, Stdout: write, Stderr: write, Signals: signals, Exit: func(int) {}}, server.Parts{OpenStore: openStore})
 		write.Close()
 	}()
 	r := &running{t: t, ctx: ctx}
