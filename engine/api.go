@@ -86,7 +86,8 @@ type ExecutorHello struct {
 	Allowed func(cluster string) bool
 	// Capacity is how many orders of one cluster may be outstanding.
 	Capacity int
-	// HeldTokens are orders of an earlier stream that are still being worked on.
+	// HeldTokens are orders of an earlier stream that are still being worked on. One
+	// that is named twice counts once.
 	HeldTokens []string
 }
 
@@ -197,7 +198,7 @@ type ClusterStatus struct {
 	Warnings []string
 	// Foreign are evictions by another controller while this one enforces.
 	Foreign ForeignStatus
-	// Ignored counts ignored input by kind: taint_effect, unknown_kind, unknown_uid_delete.
+	// Ignored counts ignored input by kind: taint_effect, unknown_kind, unknown_uid.
 	Ignored map[string]uint64
 }
 

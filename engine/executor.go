@@ -123,8 +123,8 @@ func (x *executors) attach(hello ExecutorHello, sink OrderSink) (*ExecutorSessio
 		old.end(ErrSuperseded)
 	}
 	x.sessions[hello.ID] = s
-	held := map[string]int{}
-	for _, token := range hello.HeldTokens {
+	held, tokens := map[string]int{}, slices.Compact(slices.Sorted(slices.Values(hello.HeldTokens)))
+	for _, token := range tokens {
 		if ref, ok := x.core.deliveries.claim(token, s); ok {
 			held[ref.cluster]++
 		}
@@ -132,7 +132,7 @@ func (x *executors) attach(hello ExecutorHello, sink OrderSink) (*ExecutorSessio
 	for _, cl := range x.core.all() {
 		s.link(cl, held[cl.name])
 	}
-	for _, token := range hello.HeldTokens {
+	for _, token := range tokens {
 		s.adopt(token)
 	}
 	// What an earlier stream of this executor had and the new one does not, was

@@ -232,6 +232,21 @@ func TestHeldOrdersTakeCredit(t *testing.T) {
 	}
 }
 
+// TestTokenHeldTwiceTakesCreditOnce comes back with a token that its hello names twice.
+func TestTokenHeldTwiceTakesCreditOnce(t *testing.T) {
+	b := newBench(t, mem.New().Open)
+	x := b.attach("x", 1)
+	b.list("a")
+	b.advance(10 * time.Second)
+	token := b.sink.take()[0].Token
+	x.Close()
+	b.attach("x", 2, token, token)
+	st, err := b.eng.Cluster(t.Context(), cluster)
+	if err != nil || len(st.Executors) != 1 || st.Executors[0].Outstanding != 1 {
+		t.Fatalf("executors %+v, %v; want one order out", st.Executors, err)
+	}
+}
+
 // TestOneAnswerCounts gives two answers to one order, the second before the
 // first has had its effect (I6).
 func TestOneAnswerCounts(t *testing.T) {

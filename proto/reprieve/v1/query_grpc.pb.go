@@ -52,9 +52,10 @@ type QueryServiceClient interface {
 	// WatchEvictions streams changes as they commit, after the open evictions if
 	// asked. It can be resumed after a revision as long as that is in memory.
 	//
-	// Codes: INVALID_ARGUMENT, OUT_OF_RANGE (the revision is older than the changes
-	// in memory: list again), RESOURCE_EXHAUSTED (the reader fell behind: list
-	// again), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (no such cluster), OUT_OF_RANGE (the
+	// revision is older than the changes in memory: list again),
+	// RESOURCE_EXHAUSTED (the reader fell behind: list again), UNAUTHENTICATED,
+	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe from the last revision seen.
 	WatchEvictions(ctx context.Context, in *WatchEvictionsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEvictionsResponse], error)
 	// ListClusters lists the clusters that the credentials allow.
@@ -243,9 +244,10 @@ type QueryServiceServer interface {
 	// WatchEvictions streams changes as they commit, after the open evictions if
 	// asked. It can be resumed after a revision as long as that is in memory.
 	//
-	// Codes: INVALID_ARGUMENT, OUT_OF_RANGE (the revision is older than the changes
-	// in memory: list again), RESOURCE_EXHAUSTED (the reader fell behind: list
-	// again), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (no such cluster), OUT_OF_RANGE (the
+	// revision is older than the changes in memory: list again),
+	// RESOURCE_EXHAUSTED (the reader fell behind: list again), UNAUTHENTICATED,
+	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe from the last revision seen.
 	WatchEvictions(*WatchEvictionsRequest, grpc.ServerStreamingServer[WatchEvictionsResponse]) error
 	// ListClusters lists the clusters that the credentials allow.
