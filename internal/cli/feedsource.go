@@ -7,9 +7,14 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/client/timeline"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
+
+// maxChanges bounds the changes that wait to be sent, as during an outage.
+// Beyond it a new list says the same in less.
+const maxChanges = 100_000
 
 // fileSource is a feeder's source of files and streams. They can be read only
 // once, so it keeps the objects as they stand for the lists after the first.
@@ -23,6 +28,7 @@ type fileSource struct {
 	mu      sync.Mutex // guards what follows
 	objects map[string]*reprievev1.Event
 	changes []*reprievev1.Event // since the last List began
+	relist  bool                // there were too many
 	ended   bool
 	err     error
 	nodes   int
@@ -75,7 +81,12 @@ func (s *fileSource) take(e timeline.Entry) error {
 	} else {
 		s.objects[key] = ev
 	}
-	s.changes = append(s.changes, ev)
+	if len(s.changes) >= maxChanges {
+		s.changes, s.relist = nil, true
+	}
+	if !s.relist {
+		s.changes = append(s.changes, ev)
+	}
 	s.mu.Unlock()
 	s.signal()
 	return nil
@@ -105,7 +116,7 @@ func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) erro
 			s.pods++
 		}
 	}
-	s.changes = nil
+	s.changes, s.relist = nil, false
 	s.mu.Unlock()
 	for _, ev := range list {
 		if err := emit(ev); err != nil {
@@ -119,9 +130,12 @@ func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) erro
 func (s *fileSource) Watch(ctx context.Context, emit func(...*reprievev1.Event) error) error {
 	for {
 		s.mu.Lock()
-		changes, ended, err := s.changes, s.ended, s.err
+		changes, relist, ended, err := s.changes, s.relist, s.ended, s.err
 		s.changes = nil
 		s.mu.Unlock()
+		if relist {
+			return client.ErrRelist
+		}
 		if len(changes) > 0 {
 			if err := emit(changes...); err != nil {
 				return err
