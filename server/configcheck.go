@@ -45,7 +45,8 @@ func (c *Config) Validate() error {
 	v.number("history.sent_count", c.History.SentCount, 1, 100_000_000)
 	v.duration("history.early_age", c.History.EarlyAge, time.Minute, 10*365*24*time.Hour)
 	v.number("history.early_count", c.History.EarlyCount, 1, 100_000_000)
-	v.number("limits.max_message_bytes", c.Limits.MaxMessageBytes, 64<<10, 64<<20)
+	// Less than the least would refuse the batches of this product's own feeders.
+	v.number("limits.max_message_bytes", c.Limits.MaxMessageBytes, 4<<20, 64<<20)
 	v.number("limits.max_streams", c.Limits.MaxStreams, 1, 1_000_000)
 	v.duration("limits.stop_timeout", c.Limits.StopTimeout, time.Second, 10*time.Minute)
 	v.policies(c)
