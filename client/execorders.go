@@ -155,12 +155,11 @@ func (e *Executor) extended(x *reprievev1.Extended) {
 	left := x.GetDeadlineIn().AsDuration()
 	if t != nil && left <= 0 {
 		t.dead = true
-		switch t.stage {
-		case queued:
+		// A running handler is told by renew. A result is on its way already: its
+		// acknowledgement says the rest.
+		if t.stage == queued {
 			e.dequeue(t)
 			e.answer(t, Result{})
-		case answered:
-			// The result is on its way; its acknowledgement says the rest.
 		}
 	}
 	e.mu.Unlock()

@@ -37,8 +37,7 @@ type core struct {
 
 	mu       sync.RWMutex // guards clusters and stopped
 	clusters map[string]*cluster
-	stopped  bool     // no goroutine may be started any more
-	damaged  []string // where the load found damaged records
+	stopped  bool // no goroutine may be started any more
 }
 
 func newCore(ctx context.Context, opts *Options, store Store) *core {
@@ -244,6 +243,9 @@ func (c *core) schedulePrune() {
 	timer = c.clock.NewTimer(func() {
 		c.committer.inbox.put(pending{change: Change{}, prune: true})
 		timer.Reset(c.clock.Now().Add(c.opts.PruneEvery))
+		if c.ctx.Err() != nil {
+			timer.Stop() // The core's own stop may have come before the reset.
+		}
 	})
 	c.pruning = timer
 	if c.opts.PruneEvery > 0 {

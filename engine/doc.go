@@ -1,9 +1,9 @@
 // Package engine decides which pods must leave a node because of its NoExecute
 // taints, keeps their waits, and hands what falls due to executors.
 //
-// It is pure Go with its own structs. It declares the [Store] it needs and the
-// [Clock] it reads, and must not know gRPC, protobuf messages, bbolt or
-// client-go. From Kubernetes it takes the Taint and Toleration types and their
+// It is pure Go with its own structs. It declares the [Store] it needs, reads no
+// clock but the one it is given, and must not know gRPC, protobuf messages, bbolt
+// or client-go. From Kubernetes it takes the Taint and Toleration types and their
 // matching, so that a taint means here what it means to the scheduler.
 //
 // The way of an event is one way: [FeedSession] -> router -> the shard that

@@ -100,7 +100,6 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 }
 
 func (l *loader) Damaged(where string, err error) {
-	l.core.damaged = append(l.core.damaged, where)
 	l.core.observer.Damaged(where)
 	l.core.opts.Logger.Error("record set aside", "where", where, "error", err)
 }

@@ -40,8 +40,9 @@ func (p *pod) alive() bool { return p.listed && !p.gone && !p.terminating && !p.
 type podRest struct {
 	// would remembers what shadow mode has already said of the pod.
 	would wouldEvict
-	// quietUntil keeps a pod closed as GONE or SUPERSEDED from being opened
-	// again at once, while the feed lags behind what the executor saw.
+	// quietUntil keeps a pod whose eviction was closed ahead of the feed from being
+	// opened again at once: an executor, or another controller's mark, says that it
+	// is gone or going, and the feed has yet to show it.
 	quietUntil time.Time
 }
 

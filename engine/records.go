@@ -207,6 +207,9 @@ type EvictionRecord struct {
 	Revision uint64
 }
 
+// Stuck reports whether so many orders have failed that people should look.
+func (r *EvictionRecord) Stuck() bool { return r.Attempts >= stuckAttempts }
+
 // Early reports whether a closed eviction was cancelled before it fell due and
 // was never sent: such records have a history quota of their own. One that
 // another controller made true is none of them.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 	"github.com/reprieve-dev/reprieve/internal/wire"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -95,7 +96,7 @@ func (x *evictStream) open(eng *engine.Engine) error {
 	}
 	// Orders wait in the outbox until this was sent.
 	err = x.stream.Send(&reprievev1.EvictResponse{Message: &reprievev1.EvictResponse_Welcome{
-		Welcome: &reprievev1.ExecutorWelcome{ServerVersion: Version()},
+		Welcome: &reprievev1.ExecutorWelcome{ServerVersion: buildinfo.Version()},
 	}})
 	if err != nil {
 		x.session.Close()

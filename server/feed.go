@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 	"github.com/reprieve-dev/reprieve/internal/wire"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -126,7 +127,7 @@ func (f *feedStream) open() error {
 	}
 	err = f.stream.Send(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_Welcome{Welcome: &reprievev1.FeedWelcome{
 		HeartbeatInterval: durationpb.New(welcome.HeartbeatInterval), Mode: reprievev1.Mode(welcome.Mode),
-		ServerVersion: Version(), MaxBatchEvents: maxBatchEvents,
+		ServerVersion: buildinfo.Version(), MaxBatchEvents: maxBatchEvents,
 	}}})
 	if err != nil {
 		f.close()

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 )
 
@@ -79,7 +80,7 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 	}
 	a.run, err = newAgent(AgentSettings{
 		Cluster: s.conf.Cluster, Kubeconfig: s.conf.Kubeconfig, InProcess: s.conf.Agent, Conn: a.conn, Clock: s.deps.Clock,
-		Registry: s.deps.Registry, Logger: s.deps.Logger, Version: Version(),
+		Registry: s.deps.Registry, Logger: s.deps.Logger, Version: buildinfo.Version(),
 	})
 	if err != nil {
 		a.stop()

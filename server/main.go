@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 )
 
@@ -53,7 +54,7 @@ func Main(p Process, parts Parts) int {
 		return fail(p.Stderr, exitUsage, err)
 	case inv.ShowVersion:
 		// Whoever does not read it does not want it.
-		_, _ = fmt.Fprintln(p.Stdout, "reprieved", Version())
+		_, _ = fmt.Fprintln(p.Stdout, "reprieved", buildinfo.Version())
 		return exitOK
 	}
 	if err := inv.Config.Validate(); err != nil {

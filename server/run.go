@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 )
 
 // farewell is how long the last answers may take to leave after the engine has stopped.
@@ -47,7 +49,7 @@ func (s *Service) Run(ctx context.Context) error {
 		admin = adminLis.Addr().String()
 		group.Go(func() error { return s.serveAdmin(adminLis) })
 	}
-	s.deps.Logger.Info("serving", "version", Version(), "listen", lis.Addr().String(), "admin_listen", admin,
+	s.deps.Logger.Info("serving", "version", buildinfo.Version(), "listen", lis.Addr().String(), "admin_listen", admin,
 		"data_dir", s.conf.DataDir, "tls", s.conf.TLS.enabled(), "anonymous", s.conf.anonymous())
 	served := s.runAgent(ctx, group)
 	group.Go(func() error {

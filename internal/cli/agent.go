@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/reprieve-dev/reprieve/client/agent"
 	"github.com/reprieve-dev/reprieve/internal/adminhttp"
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 )
 
 // agentFlags say how `agent` reaches its cluster and works there.
@@ -89,8 +91,8 @@ func (a *app) agent(ctx context.Context, f agentFlags) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	run, err := agent.New(agent.Config{
-		Cluster: cluster, Kube: kube, Conn: conn, ID: orDefault(f.id, agent.UniqueID()), Version: version(),
-		LeaderElect: f.leaderElect, Namespace: orDefault(a.flags.namespace, agent.DefaultNamespace), LeaseName: f.lease,
+		Cluster: cluster, Kube: kube, Conn: conn, ID: cmp.Or(f.id, agent.UniqueID()), Version: buildinfo.Version(),
+		LeaderElect: f.leaderElect, Namespace: cmp.Or(a.flags.namespace, agent.DefaultNamespace), LeaseName: f.lease,
 		Workers: f.workers, QPS: f.qps, Burst: f.burst, Clock: a.Clock, Registry: reg, Logger: log,
 	})
 	if err != nil {

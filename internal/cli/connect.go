@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/reprieve-dev/reprieve/client"
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 )
 
 // Dialer connects to the service. It may return before the connection stands;
@@ -25,7 +26,7 @@ func (a *app) connect(ctx context.Context) (*client.Conn, error) {
 		Token:     g.token,
 		TokenFile: g.tokenFile,
 		Plaintext: g.plaintext || (!g.plaintextSet && g.ca == "" && g.cert == "" && isLoopback(host)),
-		UserAgent: "reprieve/" + version(),
+		UserAgent: "reprieve/" + buildinfo.Version(),
 	}
 	if conf.Plaintext && (conf.Token != "" || conf.TokenFile != "") && !isLoopback(host) {
 		return nil, usagef("a token is not sent to %s without TLS; leave out --plaintext or the token", g.server)

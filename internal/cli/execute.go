@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/reprieve-dev/reprieve/client"
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -85,8 +87,8 @@ func (a *app) execute(ctx context.Context, f executeFlags) error {
 	}
 	defer conn.Close()
 	x, err := client.NewExecutor(conn, client.ExecutorConfig{
-		ID: orDefault(f.id, cliName()), Clusters: a.executeClusters(f), Capacity: f.capacity, Handler: run.handle,
-		Version: version(), NoAutoExtend: f.command == "", Logger: slog.New(slog.NewTextHandler(a.Err, nil)),
+		ID: cmp.Or(f.id, cliName()), Clusters: a.executeClusters(f), Capacity: f.capacity, Handler: run.handle,
+		Version: buildinfo.Version(), NoAutoExtend: f.command == "", Logger: slog.New(slog.NewTextHandler(a.Err, nil)),
 	})
 	if err != nil {
 		return usagef("%v", err)
@@ -140,13 +142,6 @@ func (a *app) executeClusters(f executeFlags) []string {
 	default:
 		return []string{"*"}
 	}
-}
-
-func orDefault(s, d string) string {
-	if s == "" {
-		return d
-	}
-	return s
 }
 
 // cliName names this process among executors and feeders.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/client/timeline"
+	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -103,7 +105,7 @@ func (a *app) runFeeder(ctx context.Context, conn *client.Conn, f feedFlags, sou
 	var feeder *client.Feeder
 	var live atomic.Bool // the service was reached and has had the whole list
 	feeder, err := client.NewFeeder(conn, client.FeederConfig{
-		Cluster: source.cluster, ClusterUID: f.clusterUID, FeederID: orDefault(f.feederID, cliName()), Epoch: f.epoch, AgentVersion: "reprieve-cli/" + version(),
+		Cluster: source.cluster, ClusterUID: f.clusterUID, FeederID: cmp.Or(f.feederID, cliName()), Epoch: f.epoch, AgentVersion: "reprieve-cli/" + buildinfo.Version(),
 		Source: source, HeldAttempts: heldAttempts, Logger: slog.New(slog.NewTextHandler(a.Err, nil)),
 		OnSynced: func(synced bool) {
 			if !synced {

@@ -101,7 +101,7 @@ func (a *app) reachable(ctx context.Context, conn *client.Conn, w *reprievev1.Wa
 
 // interrupted says whether err is only the end that the user asked for.
 func interrupted(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && (errors.Is(err, context.Canceled))
+	return ctx.Err() != nil && errors.Is(err, context.Canceled)
 }
 
 // view is what a watch shows.

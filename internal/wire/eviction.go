@@ -12,9 +12,6 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// stuckAttempts is the number of attempts that marks an eviction as stuck.
-const stuckAttempts = 10
-
 // The enums below have the same numbers on both sides; TestEnums proves it.
 
 // Eviction translates an eviction for readers.
@@ -24,7 +21,7 @@ func Eviction(r *engine.EvictionRecord) *reprievev1.Eviction {
 		Node: r.Node, NodeUid: r.NodeUID,
 		State: reprievev1.EvictionState(r.State), Hold: reprievev1.HoldReason(r.Hold), HoldUntil: Timestamp(r.HoldUntil),
 		DueTime: Timestamp(r.Due), BoundTime: Timestamp(r.BoundAt), Cause: Cause(r),
-		Attempts: r.Attempts, Stuck: r.Attempts >= stuckAttempts,
+		Attempts: r.Attempts, Stuck: r.Stuck(),
 		LastOutcome: reprievev1.Outcome(r.LastOutcome), LastMessage: r.LastMessage,
 		OpenTime: Timestamp(r.OpenedAt), FirstSendTime: Timestamp(r.FirstSentAt), LastSendTime: Timestamp(r.LastSentAt),
 		ResultTime: Timestamp(r.ResultAt), CloseTime: Timestamp(r.ClosedAt),

@@ -1,0 +1,2 @@
+// Package buildinfo tells what was built. It must not know which program asks.
+package buildinfo
