@@ -36,6 +36,7 @@ func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
 	if deadline <= 0 {
 		deadline = defaultDeadline
 	}
+	t.runsOut(deadline)
 	e.work.Go(func() { t.keep(deadline, !e.conf.NoAutoExtend) })
 	cluster := t.Pod.GetCluster()
 	if e.active[cluster] >= e.conf.Capacity {

@@ -68,6 +68,7 @@ type Task struct {
 
 	mu      sync.Mutex // guards what follows
 	waiting []chan time.Duration
+	until   time.Time // when the order runs out
 
 	// Guarded by the executor's mu.
 	stage  stage
@@ -118,6 +119,31 @@ func (t *Task) Extend(ctx context.Context) (time.Duration, error) {
 	}
 }
 
+// Expired reports whether the order's deadline has passed. It counts by itself: in
+// a process that was stopped, or starved, the context's end may be still to come
+// when the handler goes on. Ask after every wait, before the pod is touched.
+func (t *Task) Expired() bool {
+	t.mu.Lock()
+	until := t.until
+	t.mu.Unlock()
+	if until.IsZero() {
+		return false
+	}
+	over, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	return over.Err() != nil
+}
+
+// runsOut notes that the order runs out in d.
+func (t *Task) runsOut(d time.Duration) {
+	timer, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	until, _ := timer.Deadline()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.until = until
+}
+
 func extendMessage(token string) *reprievev1.EvictRequest {
 	return &reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Extend{Extend: &reprievev1.Extend{Token: token}}}
 }
@@ -135,6 +161,7 @@ func (t *Task) renew(d time.Duration) {
 		t.cancel(ErrExpired)
 		return
 	}
+	t.runsOut(d)
 	select {
 	case <-t.renewed:
 	default:

@@ -89,16 +89,16 @@ func join(message, note string) string {
 // the outcome.
 func (x *evictor) leave(ctx context.Context, t *client.Task) (note string, err error) {
 	p := t.Pod
-	if err := x.stillTainted(ctx, p); err != nil {
+	if err := x.stillTainted(ctx, p, nodeFresh); err != nil {
 		return "", err
 	}
 	switch p.GetMethod() {
 	case reprievev1.EvictionMethod_EVICTION_METHOD_DELETE:
 		return x.delete(ctx, t)
 	case reprievev1.EvictionMethod_EVICTION_METHOD_EVICT:
-		return "", x.evictAPI(ctx, p)
+		return "", x.evictAPI(ctx, t)
 	case reprievev1.EvictionMethod_EVICTION_METHOD_EVICT_THEN_DELETE:
-		err := x.evictAPI(ctx, p)
+		err := x.evictAPI(ctx, t)
 		left := p.GetBudgetWait()
 		if _, blocked := budget(err); !blocked || left == nil || left.AsDuration() > 0 {
 			return "", err
@@ -111,12 +111,12 @@ func (x *evictor) leave(ctx context.Context, t *client.Task) (note string, err e
 
 // stillTainted looks at the node as it is now: the service's knowledge may be
 // older than the order.
-func (x *evictor) stillTainted(ctx context.Context, p *reprievev1.EvictPod) error {
+func (x *evictor) stillTainted(ctx context.Context, p *reprievev1.EvictPod, old time.Duration) error {
 	taint := p.GetCause().GetTaint().GetTaint()
 	if taint == nil {
 		return nil
 	}
-	taints, err := x.nodes.taints(ctx, p.GetNode())
+	taints, err := x.nodes.taints(ctx, p.GetNode(), old)
 	if apierrors.IsNotFound(err) {
 		return answer(reprievev1.Outcome_OUTCOME_STALE, "node %s is gone", p.GetNode())
 	}
@@ -145,7 +145,7 @@ func (x *evictor) delete(ctx context.Context, t *client.Task) (note string, err 
 	}
 	uid := types.UID(p.GetUid())
 	opts := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: grace(p)}
-	err = x.call(ctx, "delete pods in "+p.GetNamespace(), func(ctx context.Context) error {
+	err = x.act(ctx, t, "delete pods in "+p.GetNamespace(), func(ctx context.Context) error {
 		return x.pod(x.core.Delete(), p).Body(opts).MaxRetries(0).Do(ctx).Error()
 	})
 	return note, x.whose(ctx, p, err)
@@ -162,11 +162,11 @@ func (x *evictor) setCondition(ctx context.Context, t *client.Task) (note string
 		return "", fmt.Errorf("build the status patch: %w", err)
 	}
 	var seen corev1.Pod
-	err = x.call(ctx, "patch pods/status in "+p.GetNamespace(), func(ctx context.Context) error {
+	err = x.act(ctx, t, "patch pods/status in "+p.GetNamespace(), func(ctx context.Context) error {
 		return x.pod(x.core.Patch(types.StrategicMergePatchType), p).SubResource("status").Body(patch).MaxRetries(0).Do(ctx).Into(&seen)
 	})
 	switch err = x.whose(ctx, p, err); {
-	case isAnswer(err), ctx.Err() != nil:
+	case isAnswer(err), errors.Is(err, client.ErrExpired), ctx.Err() != nil:
 		return "", err
 	case err != nil && !refused(err) && t.Attempt < conditionTries:
 		return "", fmt.Errorf("set the condition DisruptionTarget: %w", err)
@@ -198,13 +198,14 @@ func condition(p *reprievev1.EvictPod, now time.Time) any {
 }
 
 // evictAPI evicts through the Eviction API, which asks the disruption budgets.
-func (x *evictor) evictAPI(ctx context.Context, p *reprievev1.EvictPod) error {
+func (x *evictor) evictAPI(ctx context.Context, t *client.Task) error {
+	p := t.Pod
 	uid := types.UID(p.GetUid())
 	body := &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: p.GetNamespace(), Name: p.GetName()},
 		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, GracePeriodSeconds: grace(p)},
 	}
-	err := x.call(ctx, "create pods/eviction in "+p.GetNamespace(), func(ctx context.Context) error {
+	err := x.act(ctx, t, "create pods/eviction in "+p.GetNamespace(), func(ctx context.Context) error {
 		// client-go would sleep through a budget's Retry-After and try again by itself.
 		return x.pod(x.core.Post(), p).SubResource("eviction").Body(body).MaxRetries(0).Do(ctx).Error()
 	})
@@ -223,6 +224,21 @@ func grace(p *reprievev1.EvictPod) *int64 {
 	return &seconds
 }
 
+// act makes a call that touches the pod. When its turn has come it looks again,
+// because much may have happened meanwhile: a process that was stopped and goes on
+// finds its turn, the order's end and all news at once.
+func (x *evictor) act(ctx context.Context, t *client.Task, what string, do func(context.Context) error) error {
+	return x.call(ctx, what, func(calling context.Context) error {
+		if err := x.stillTainted(ctx, t.Pod, nodeOld); err != nil {
+			return err
+		}
+		if t.Expired() {
+			return client.ErrExpired
+		}
+		return do(calling)
+	})
+}
+
 // call makes one call within the limits. Once it is made it is not taken back:
 // what came of it must be known. A call that the API server had no room for
 // (API priority and fairness) is made again, because that says nothing of the pod.
@@ -233,6 +249,9 @@ func (x *evictor) call(ctx context.Context, what string, do func(context.Context
 				return context.Cause(ctx)
 			}
 			return fmt.Errorf("wait for the turn: %w", err)
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 		err := x.once(ctx, do)
 		if err == nil || lacksRight(err) || apierrors.IsUnauthorized(err) {
@@ -343,7 +362,7 @@ func (x *evictor) result(ctx context.Context, err error) client.Result {
 	switch {
 	case errors.As(err, &own):
 		return own.Result
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+	case errors.Is(err, client.ErrExpired), ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
 		// Nothing was done that takes the pod away.
 		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_RECALLED}
 	case refused(err):

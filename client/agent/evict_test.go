@@ -320,3 +320,36 @@ func TestNodeReadsAreShared(t *testing.T) {
 		t.Errorf("the node was read %d times, want 2 a second later", n)
 	}
 }
+
+// What happens between the look at the node and the call that takes the pod away
+// counts, as when the process was stopped in between.
+func TestLooksAgainBeforeThePodIsTouched(t *testing.T) {
+	untainted := func(w http.ResponseWriter, _ []byte) { reply(w, http.StatusOK, testNode("n")) }
+	for name, tc := range map[string]struct {
+		method reprievev1.EvictionMethod
+		// at is the call after which the time passes; not is the one that must not follow.
+		at, not string
+	}{
+		"before the delete":    {byDelete, patchPod, delPod},
+		"before the condition": {byDelete, getNode, patchPod},
+		"before the eviction":  {byEvict, getNode, evictPod},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			x := newEvictor(a)
+			clk := clock.NewVirtual(epoch)
+			x.nodes.clock = clk
+			a.mu.Lock()
+			usual := a.answers[tc.at]
+			a.mu.Unlock()
+			a.on(tc.at, func(w http.ResponseWriter, body []byte) {
+				a.on(getNode, untainted)
+				clk.Set(epoch.Add(nodeOld))
+				usual(w, body)
+			})
+			if r := x.evict(t.Context(), order(tc.method)); r.Outcome != reprievev1.Outcome_OUTCOME_STALE || a.count(tc.not) != 0 {
+				t.Errorf("answer %s %q; calls %v", r.Outcome, r.Message, a.calls)
+			}
+		})
+	}
+}

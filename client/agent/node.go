@@ -13,6 +13,9 @@ import (
 const (
 	// nodeFresh is how long a read of a node serves the orders of that node.
 	nodeFresh = time.Second
+	// nodeOld is how old a read may have become when the pod is touched: an order
+	// waits for its turn, and the whole process may have been stopped.
+	nodeOld = 3 * time.Second
 	// nodeReads bounds how many reads are remembered.
 	nodeReads = 1000
 )
@@ -34,9 +37,9 @@ type nodeRead struct {
 	err    error
 }
 
-// taints are the node's as the API server has them, read within the last second.
-func (r *nodeReader) taints(ctx context.Context, name string) ([]corev1.Taint, error) {
-	read, mine := r.read(name)
+// taints are the node's as the API server has them, read since old ago.
+func (r *nodeReader) taints(ctx context.Context, name string, old time.Duration) ([]corev1.Taint, error) {
+	read, mine := r.read(name, old)
 	if mine {
 		r.carryOut(ctx, read, name)
 	}
@@ -60,16 +63,16 @@ func (r *nodeReader) carryOut(order context.Context, read *nodeRead, name string
 }
 
 // read finds a fresh read, or begins one that is the caller's to carry out.
-func (r *nodeReader) read(name string) (read *nodeRead, mine bool) {
+func (r *nodeReader) read(name string, fresh time.Duration) (read *nodeRead, mine bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.clock.Now()
-	if old := r.reads[name]; old != nil && now.Sub(old.at) < nodeFresh {
+	if old := r.reads[name]; old != nil && now.Sub(old.at) < fresh {
 		return old, false
 	}
 	if len(r.reads) >= nodeReads {
 		for n, old := range r.reads {
-			if now.Sub(old.at) >= nodeFresh {
+			if now.Sub(old.at) >= nodeOld {
 				delete(r.reads, n)
 			}
 		}
