@@ -350,13 +350,22 @@ func (f *FeedSession) Close() {
 
 // checkUIDs refuses events of one UID under two names. mu is held.
 func (cl *cluster) checkUIDs(events []Event) error {
+	fresh := map[string]podName{} // UIDs that the batch shows first
 	for i := range events {
 		ev := events[i].Pod
 		if ev == nil || events[i].Type == EventDelete {
 			continue
 		}
-		if p := cl.uids[ev.UID]; p != nil && (p.name != ev.Name || p.namespace != ev.Namespace) {
-			return fmt.Errorf("%w: event %d: UID %s is pod %s/%s and pod %s/%s", ErrUIDConflict, i, ev.UID, p.namespace, p.name, ev.Namespace, ev.Name)
+		name := podName{ev.Namespace, ev.Name}
+		was, seen := fresh[ev.UID]
+		if p := cl.uids[ev.UID]; p != nil {
+			was, seen = podName{p.namespace, p.name}, true
+		}
+		if seen && was != name {
+			return fmt.Errorf("%w: event %d: UID %s is pod %s/%s and pod %s/%s", ErrUIDConflict, i, ev.UID, was.namespace, was.name, name.namespace, name.name)
+		}
+		if !seen {
+			fresh[ev.UID] = name
 		}
 	}
 	return nil

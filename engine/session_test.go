@@ -660,6 +660,12 @@ func TestFeedRules(t *testing.T) {
 	if err := b.feed.Batch(ctx, 4, []engine.Event{bad}); !errors.Is(err, engine.ErrUIDConflict) {
 		t.Errorf("one UID under two names: %v", err)
 	}
+	both := []engine.Event{
+		upsertPod(&mPod{namespace: "default", name: "b", uid: "uid-new", node: "n"}), upsertPod(&mPod{namespace: "default", name: "c", uid: "uid-new", node: "n"}),
+	}
+	if err := b.feed.Batch(ctx, 4, both); !errors.Is(err, engine.ErrUIDConflict) {
+		t.Errorf("one new UID under two names in one batch: %v", err)
+	}
 	if err := b.feed.SyncEnd(ctx, 5); !errors.Is(err, engine.ErrFeedOrder) {
 		t.Errorf("an end without a beginning: %v", err)
 	}

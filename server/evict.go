@@ -35,27 +35,8 @@ func (s *evictionService) Evict(stream reprievev1.EvictionService_EvictServer) e
 		return err
 	}
 	defer x.session.Close()
-	// As in Feed, these end with the call, which does not wait for them.
-	received := make(chan error, 1)
-	go func() { received <- guard(x.receive) }()
-	sent := make(chan error, 1)
-	go func() { sent <- guard(func() error { return x.out.run(ctx, x.send) }) }()
-	for {
-		select {
-		case err := <-received:
-			if err != nil {
-				return err
-			}
-			x.out.close()
-			received = nil
-		case err := <-sent:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-s.stopped:
-			return engine.ErrStopped
-		}
-	}
+	d := &duplex[*reprievev1.EvictResponse]{ctx: ctx, stopped: s.stopped, receive: x.receive, out: x.out, send: x.send}
+	return d.run()
 }
 
 // evictStream is one call of Evict.

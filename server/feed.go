@@ -45,30 +45,9 @@ func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
 	if err := f.open(); err != nil {
 		return err
 	}
-	// Receiving and sending may block on the peer for as long as this call is
-	// there; both end with it, so it does not wait for them.
-	received := make(chan error, 1)
-	go func() { received <- guard(f.receive) }()
-	sent := make(chan error, 1)
-	go func() { sent <- guard(func() error { return f.out.run(ctx, stream.Send) }) }()
 	defer f.close()
-	for {
-		select {
-		case err := <-received:
-			if err != nil {
-				return err
-			}
-			// The peer has no more to say, and waits for the rest of the answers.
-			f.out.close()
-			received = nil
-		case err := <-sent:
-			return err
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-s.stopped:
-			return engine.ErrStopped
-		}
-	}
+	d := &duplex[*reprievev1.FeedResponse]{ctx: ctx, stopped: s.stopped, receive: f.receive, out: f.out, send: stream.Send}
+	return d.run()
 }
 
 // feedStream is one call of Feed. The stream outlives the engine's session: when

@@ -205,15 +205,7 @@ func (d *Driver) RunUntil(ctx context.Context, t time.Duration) error {
 	if err := d.AdvanceTo(ctx, t); err != nil {
 		return err
 	}
-	for {
-		next, ok := d.clock.Next()
-		if !ok || next.After(d.start.Add(t)) {
-			return nil
-		}
-		if err := d.fire(ctx, next); err != nil {
-			return err
-		}
-	}
+	return d.fireThrough(ctx, t)
 }
 
 // RunOut lets time pass until nothing is left that time could change, but not
@@ -222,9 +214,14 @@ func (d *Driver) RunOut(ctx context.Context, limit time.Duration) error {
 	if err := d.flush(ctx); err != nil {
 		return err
 	}
+	return d.fireThrough(ctx, limit)
+}
+
+// fireThrough fires one instant after the other, up to and including t.
+func (d *Driver) fireThrough(ctx context.Context, t time.Duration) error {
 	for {
 		next, ok := d.clock.Next()
-		if !ok || next.After(d.start.Add(limit)) {
+		if !ok || next.After(d.start.Add(t)) {
 			return nil
 		}
 		if err := d.fire(ctx, next); err != nil {
