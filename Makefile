@@ -4,6 +4,7 @@ SHELL := /bin/bash
 GO ?= go
 TEST_FLAGS ?=
 FUZZ_TIME ?= 60s
+KILLS ?= 500
 
 .PHONY: help
 help: ## List the targets
@@ -37,6 +38,10 @@ cover: ## Print the statement coverage of engine and store
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZ_TIME
 	bash test/tools/fuzz.sh $(FUZZ_TIME)
+
+.PHONY: crash
+crash: ## Kill the service KILLS times at named points, judge what it did, and find planted faults
+	$(GO) test -tags crash -count=1 -timeout 60m -v ./test/crash -kills=$(KILLS)
 
 .PHONY: bench-agent
 bench-agent: build ## Measure the agent beside the built-in controller on a real API server

@@ -3,6 +3,7 @@
 package failpoint
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -12,13 +13,15 @@ import (
 	"time"
 )
 
-// Variable is the environment variable that arms a point: NAME:N kills the
-// process with SIGKILL when it comes to the point for the Nth time.
+// Variable is the environment variable that arms a point: NAME:N:DELAY kills the
+// process with SIGKILL when it comes to the point for the Nth time, after a delay
+// in which nothing passes the point and what others do goes on.
 const Variable = "REPRIEVE_FAILPOINT"
 
 type armed struct {
-	name string
-	left atomic.Int64
+	name  string
+	delay time.Duration
+	left  atomic.Int64
 }
 
 var point = parse(os.Getenv(Variable))
@@ -27,13 +30,15 @@ func parse(s string) *armed {
 	if s == "" {
 		return nil
 	}
-	name, count, _ := strings.Cut(s, ":")
+	name, rest, _ := strings.Cut(s, ":")
+	count, after, _ := strings.Cut(rest, ":")
 	n, err := strconv.ParseInt(count, 10, 64)
-	if err != nil || n < 1 {
-		fmt.Fprintf(os.Stderr, "%s=%s is not NAME:N\n", Variable, s)
+	delay, bad := time.ParseDuration(after)
+	if err != nil || bad != nil || n < 1 {
+		fmt.Fprintf(os.Stderr, "%s=%s is not NAME:N:DELAY\n", Variable, s)
 		os.Exit(2)
 	}
-	p := &armed{name: name}
+	p := &armed{name: name, delay: delay}
 	p.left.Store(n)
 	return p
 }
@@ -43,6 +48,9 @@ func Hit(name string) {
 	if point == nil || point.name != name || point.left.Add(-1) != 0 {
 		return
 	}
+	pause, cancel := context.WithTimeout(context.Background(), point.delay)
+	<-pause.Done()
+	cancel()
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {} // until the signal has arrived: nothing after the point may happen
 }

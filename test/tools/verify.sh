@@ -20,5 +20,6 @@ if [ -n "$unformatted" ]; then
   exit 1
 fi
 go vet ./...
+go vet -tags "crash failpoints" ./test/crash ./internal/... ./engine ./cmd/...
 (cd test/e2e && go vet ./...)
 echo "verify: generated code, modules and formatting are as they should be"

@@ -1,0 +1,167 @@
+//go:build crash
+
+package crash
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// executor carries out orders by taking pods out of the world. It outlives the service's lives, with the tokens that
+// it has not had an acknowledgement for.
+type executor struct {
+	j *judge
+
+	mu     sync.Mutex // guards what follows
+	rng    *rand.Rand
+	stream reprievev1.EvictionService_EvictClient
+	// held are the orders without an acknowledged answer, by token.
+	held map[string]*order
+	// spent are tokens whose answers were acknowledged.
+	spent []string
+}
+
+// order is an order that was received.
+type order struct {
+	token, uid, eviction string
+	received             time.Time
+	deadline             time.Time
+	// answer is the outcome sent last; answers counts its sendings.
+	answer  reprievev1.Outcome
+	answers int
+}
+
+// connect says hello with the tokens held, or forgets them, as an executor that was itself restarted would.
+func (x *executor) connect(ctx context.Context, l *life) error {
+	stream, err := reprievev1.NewEvictionServiceClient(l.conn).Evict(ctx)
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	hello := &reprievev1.ExecutorHello{ExecutorId: "x", Clusters: []string{clusterName}, Capacity: 50}
+	if x.rng.IntN(4) == 0 {
+		x.held = map[string]*order{}
+		x.j.forget()
+	}
+	for token := range x.held {
+		hello.HeldTokens = append(hello.HeldTokens, token)
+	}
+	x.stream = stream
+	x.mu.Unlock()
+	if err := stream.Send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Hello{Hello: hello}}); err != nil {
+		return err
+	}
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	for _, o := range x.held {
+		// What was answered is answered again; the rest gets its answer now.
+		x.answerLocked(o, false)
+	}
+	x.mu.Unlock()
+	go x.receive(ctx, stream)
+	return nil
+}
+
+func (x *executor) receive(ctx context.Context, stream reprievev1.EvictionService_EvictClient) {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		switch m := m.GetMessage().(type) {
+		case *reprievev1.EvictResponse_Order:
+			x.order(ctx, m.Order)
+		case *reprievev1.EvictResponse_Recall:
+			x.mu.Lock()
+			if o := x.held[m.Recall.GetToken()]; o != nil && o.answers == 0 {
+				o.answer = reprievev1.Outcome_OUTCOME_RECALLED
+				x.sendLocked(o)
+			}
+			x.mu.Unlock()
+		case *reprievev1.EvictResponse_ResultAck:
+			x.acknowledged(m.ResultAck)
+		}
+	}
+}
+
+func (x *executor) order(ctx context.Context, m *reprievev1.Order) {
+	now := time.Now()
+	p := m.GetEvictPod()
+	o := &order{token: m.GetToken(), uid: p.GetUid(), eviction: m.GetEvictionId(), received: now, deadline: now.Add(m.GetDeadlineIn().AsDuration())}
+	x.j.ordered(o, m)
+	x.mu.Lock()
+	x.held[o.token] = o
+	delay := time.Duration(x.rng.IntN(60)) * time.Millisecond
+	silent := x.rng.IntN(40) == 0
+	x.mu.Unlock()
+	if silent {
+		return
+	}
+	go func() {
+		timer, cancel := context.WithTimeout(ctx, delay)
+		defer cancel()
+		<-timer.Done()
+		if ctx.Err() != nil {
+			return
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if x.held[o.token] == o && o.answers == 0 {
+			x.answerLocked(o, true)
+		}
+	}()
+}
+
+// answerLocked gives an order its answer, or the one it had. mu is held.
+func (x *executor) answerLocked(o *order, fresh bool) {
+	if o.answers == 0 {
+		o.answer = reprievev1.Outcome_OUTCOME_EVICTED
+		if fresh && x.rng.IntN(6) == 0 {
+			o.answer = reprievev1.Outcome_OUTCOME_FAILED
+		}
+	}
+	if o.answer == reprievev1.Outcome_OUTCOME_EVICTED && o.answers == 0 {
+		x.j.evicting(o)
+	}
+	x.sendLocked(o)
+}
+
+func (x *executor) sendLocked(o *order) {
+	o.answers++
+	_ = x.stream.Send(result(o.token, o.answer))
+	if x.rng.IntN(10) > 0 {
+		return
+	}
+	// Tokens that are not live: one that is spent, and one that never was.
+	if n := len(x.spent); n > 0 {
+		_ = x.stream.Send(result(x.spent[x.rng.IntN(n)], reprievev1.Outcome_OUTCOME_EVICTED))
+	}
+	_ = x.stream.Send(result(fmt.Sprintf("made-up-%d", x.rng.Uint64()), reprievev1.Outcome_OUTCOME_EVICTED))
+}
+
+func result(token string, outcome reprievev1.Outcome) *reprievev1.EvictRequest {
+	return &reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Result{Result: &reprievev1.Result{Token: token, Outcome: outcome}}}
+}
+
+func (x *executor) acknowledged(a *reprievev1.ResultAck) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	o := x.held[a.GetToken()]
+	accepted := a.GetDisposition() == reprievev1.ResultAck_DISPOSITION_ACCEPTED
+	if o == nil {
+		if accepted {
+			x.j.violation("I6: token %q was not live and its answer was accepted", a.GetToken())
+		}
+		return
+	}
+	delete(x.held, o.token)
+	x.spent = append(x.spent, o.token)
+	x.j.answered(o, accepted)
+}

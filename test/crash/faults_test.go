@@ -1,0 +1,88 @@
+//go:build crash
+
+package crash
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// enough is how many kills may pass before a planted fault is found.
+const enough = 120
+
+// TestPlantedFaultsAreFound plants faults into copies of the source, one each, and has the same harness find them. A
+// fault whose place has changed has to be fitted anew.
+func TestPlantedFaultsAreFound(t *testing.T) {
+	for name, edit := range map[string]struct{ file, old, new string }{
+		"an order before its commit": {"engine/shard_life.go",
+			"session: p.link.session, cluster: sc.name})\n\ts.put(sc, e)\n", "session: p.link.session, cluster: sc.name})\n\ts.hand(sc, e)\n\ts.put(sc, e)\n"},
+		"a lost reschedule": {"engine/shard_life.go",
+			"sc.set(e, StateWaiting, HoldNone, time.Time{})\n\t}\n\ts.put(sc, e)\n", "sc.set(e, StateWaiting, HoldNone, time.Time{})\n\t}\n\ts.arm(sc, e)\n"},
+		"a token that is not checked": {"engine/executor.go",
+			"\tref, ok := d.live[token]\n\treturn ref, ok\n",
+			"\tref, ok := d.live[token]\n\tfor other := range d.live {\n\t\tif !ok {\n\t\t\tref, ok = d.live[other], true\n\t\t\tref.ev.rest.delivery.Token = token\n\t\t}\n\t}\n\treturn ref, ok\n"},
+		"a hold that is skipped after a restart": {"engine/shard_life.go",
+			"\tcase !c.live || !c.released:\n", "\tcase !c.live && !c.released && now.IsZero():\n"},
+		"the wall clock read while running": {"internal/clock/real.go",
+			"\treturn c.start.Add(c.boot() - c.boot0)\n", "\treturn c.wall().Round(0).UTC()\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := copyModule(t)
+			plant(t, filepath.Join(root, edit.file), edit.old, edit.new)
+			r := newRun(t, build(t, root), chosenSeed())
+			for n := range enough {
+				r.life()
+				if found := r.j.found(); len(found) > 0 {
+					t.Logf("found after %d kills: %s", n+1, found[0])
+					return
+				}
+			}
+			t.Errorf("not found in %d kills", enough)
+		})
+	}
+}
+
+// copyModule copies what the service is built from.
+func copyModule(t *testing.T) string {
+	t.Helper()
+	root, to := moduleRoot(t), t.TempDir()
+	list := exec.Command("git", "ls-files", "--", "*.go", "go.mod", "go.sum", ":!test/")
+	list.Dir = root
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file := range strings.FieldsSeq(string(out)) {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if os.IsNotExist(err) {
+			continue // removed and not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, file)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, file), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return to
+}
+
+func plant(t *testing.T, path, old, fault string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(text), old) != 1 {
+		t.Fatalf("%s has changed: %q is there %d times", path, old, strings.Count(string(text), old))
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(text), old, fault, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
