@@ -49,10 +49,7 @@ type committer struct {
 	firstGood, lastGood time.Time
 }
 
-type commitQueue struct {
-	cluster string
-	items   []pending
-}
+type commitQueue struct{ items []pending }
 
 func newCommitter(c *core) *committer {
 	return &committer{core: c, inbox: newMailbox[pending](&c.activity), queues: map[string]*commitQueue{}, lastSeq: map[string]uint64{}}
@@ -60,8 +57,8 @@ func newCommitter(c *core) *committer {
 
 func (w *committer) run(ctx context.Context) error {
 	var spare []pending
-	for {
-		if w.waiting == 0 {
+	for ctx.Err() == nil {
+		if w.waiting == 0 && !w.prune {
 			msgs := w.inbox.take(ctx, spare)
 			if msgs == nil {
 				return nil
@@ -77,6 +74,7 @@ func (w *committer) run(ctx context.Context) error {
 			return err
 		}
 	}
+	return nil
 }
 
 // provenFor is the time over which commits have succeeded.
@@ -87,7 +85,7 @@ func (w *committer) enqueue(msgs []pending) (spare []pending) {
 		name := msgs[i].change.Cluster
 		q := w.queues[name]
 		if q == nil {
-			q = &commitQueue{cluster: name}
+			q = &commitQueue{}
 			w.queues[name] = q
 			w.order = append(w.order, q)
 		}
@@ -183,18 +181,19 @@ func (w *committer) tell(items []pending) {
 	}
 }
 
-// pruneOnce removes history beyond the quotas when it is time to.
+// pruneOnce removes history beyond the quotas when it is time to, a limited
+// number of entries of each cluster; what is left goes between the next commits.
 func (w *committer) pruneOnce(ctx context.Context) error {
 	if !w.prune {
 		return nil
 	}
 	w.prune = false
-	for _, q := range w.order {
-		if q.cluster == "" {
-			continue
+	for _, cl := range w.core.all() {
+		if ctx.Err() != nil {
+			return nil
 		}
 		failpoint.Hit(failpoint.PruneBefore)
-		n, err := w.core.store.Prune(ctx, q.cluster, w.core.clock.Now(), w.core.quotas, pruneLimit)
+		n, err := w.core.store.Prune(ctx, cl.name, w.core.clock.Now(), w.core.quotas, pruneLimit)
 		if err != nil {
 			return err
 		}
