@@ -206,6 +206,7 @@ func (cl *cluster) reconfigure(r reconfiguration) {
 }
 
 // regate looks again at every eviction that is due or out: a gate has changed.
+// recall is the reason for which orders may be called back, RecallNone for none.
 func (s *shard) regate(sc *shardCluster, recall RecallReason) {
 	for _, e := range sc.activeInOrder() {
 		switch e.state {
@@ -215,17 +216,33 @@ func (s *shard) regate(sc *shardCluster, recall RecallReason) {
 				s.regateDue(sc, e)
 			}
 		case StateDelivered:
-			if s.stands(sc, e) {
-				continue
-			}
-			if !e.handed() {
+			switch {
+			case e.handed():
+				if sc.conf.callsBack(e.pod, recall, s.now) {
+					s.recall(sc, e, recall, CancelUnspecified)
+				}
+			case !s.stands(sc, e):
 				s.undeliver(sc, e)
 				s.put(sc, e)
-			} else if recall != RecallNone && sc.conf.live {
-				s.recall(sc, e, recall, CancelUnspecified)
 			}
 		}
 	}
+}
+
+// callsBack reports whether the gate of that reason is closed for the pod, so
+// that its order is called back: in a gap of the feed too, in which all is held,
+// and no other pod's.
+func (c *clusterConf) callsBack(p *pod, reason RecallReason, now time.Time) bool {
+	switch reason {
+	case RecallPaused:
+		return c.pauseFor(p, now) != nil
+	case RecallReprieved:
+		r := c.reprieves[p.uid]
+		return r != nil && !r.over(now)
+	case RecallShadow:
+		return c.policy.Mode != ModeEnforce
+	}
+	return false
 }
 
 // regateDue puts a due eviction before the gates again. What shadow mode would

@@ -318,6 +318,50 @@ func TestExtendUpToTenMinutes(t *testing.T) {
 	}
 }
 
+// TestI7RecallsInAGap pauses, reprieves and sets shadow mode while the feed is
+// lost and orders are out: those concerned are recalled, the others are not.
+func TestI7RecallsInAGap(t *testing.T) {
+	ctx := context.Background()
+	for name, tc := range map[string]struct {
+		act  func(*bench) error
+		want int
+	}{
+		"pause": {func(b *bench) error {
+			_, err := b.eng.Pause(ctx, cluster, engine.Pause{Node: "n", Reason: "test"})
+			return err
+		}, 2},
+		"pause of another node": {func(b *bench) error {
+			_, err := b.eng.Pause(ctx, cluster, engine.Pause{Node: "m", Reason: "test"})
+			return err
+		}, 0},
+		"reprieve": {func(b *bench) error {
+			_, err := b.eng.GrantReprieve(ctx, cluster, engine.PodRef{UID: "uid-a"}, engine.ReprieveRecord{Until: epoch.Add(time.Hour), Reason: "test"})
+			return err
+		}, 1},
+		"shadow": {func(b *bench) error {
+			_, err := b.eng.SetPolicy(ctx, cluster, engine.PolicyUpdate{Patch: engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeShadow}, Fields: engine.PolicyMode}})
+			return err
+		}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, mem.New().Open)
+			b.attach("x", 5)
+			b.list("a", "b")
+			b.advance(10 * time.Second)
+			if n := len(b.sink.take()); n != 2 {
+				t.Fatalf("%d orders, want 2", n)
+			}
+			b.feed.Close()
+			b.settle()
+			must(t, tc.act(b))
+			b.settle()
+			if len(b.sink.recalls) != tc.want {
+				t.Fatalf("recalls: %+v, want %d", b.sink.recalls, tc.want)
+			}
+		})
+	}
+}
+
 func TestI7PauseRecallsWhatIsOut(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer engine.Outcome
