@@ -44,7 +44,8 @@ type Store interface {
 	// Free is how much of that is room of removed records, which new ones use
 	// before the file grows.
 	Free() int64
-	// Close releases the store. Nothing may be called after it.
+	// Close releases the store. After it Size and Free may still be asked, and say
+	// what was so last; all else fails.
 	Close() error
 }
 

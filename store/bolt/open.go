@@ -50,7 +50,10 @@ type Store struct {
 	path    string
 	damaged func(where string, err error)
 	db      *bbolt.DB
-	closed  atomic.Bool
+	// pageSize is bbolt's, in bytes. It is asked for once: a handle that is closed
+	// or being mapped anew must not be asked.
+	pageSize int64
+	closed   atomic.Bool
 	// broken is set by the first failed write.
 	broken atomic.Bool
 	// counts has how many closed evictions the clusters have by class, of those
@@ -84,7 +87,9 @@ func Open(o Options) (engine.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: o.Path, damaged: o.Damaged, db: db, counts: map[string]*[history.Classes]int{}}
+	s := &Store{
+		path: o.Path, damaged: o.Damaged, db: db, pageSize: int64(db.Info().PageSize), counts: map[string]*[history.Classes]int{},
+	}
 	if err := s.begin(size == 0); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -270,10 +275,11 @@ func (s *Store) Size() int64 {
 	return info.Size()
 }
 
-// Free implements [engine.Store]. It takes no transaction.
+// Free implements [engine.Store]. It takes no transaction, and a closed handle
+// answers with what it knew last.
 func (s *Store) Free() int64 {
 	st := s.db.Stats()
-	return int64(st.FreePageN+st.PendingPageN) * int64(s.db.Info().PageSize)
+	return int64(st.FreePageN+st.PendingPageN) * s.pageSize
 }
 
 // usable returns why the handle cannot be used, if so.

@@ -206,6 +206,10 @@ func closedHandle(h *harness) {
 	if err := old.Close(); err != nil {
 		h.Errorf("second close: %v", err)
 	}
+	// A reader of metrics may come a moment too late.
+	if size, free := old.Size(), old.Free(); size < 0 || free < 0 {
+		h.Errorf("size of a closed handle: %d, %d free", size, free)
+	}
 	h.commit(putNode(Node("a", "o")))
 }
 
