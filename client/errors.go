@@ -65,6 +65,9 @@ const (
 	ReasonUnauthenticated = "UNAUTHENTICATED"
 	// ReasonPermissionDenied means that the credentials have no role for the call.
 	ReasonPermissionDenied = "PERMISSION_DENIED"
+	// ReasonGrantsChanged means that the credentials of a stream for all clusters
+	// have other clusters now. Open it again.
+	ReasonGrantsChanged = "GRANTS_CHANGED"
 )
 
 // FieldViolation says what is wrong with one field of a request.

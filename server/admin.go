@@ -26,7 +26,7 @@ func (s *adminService) PauseEvictions(ctx context.Context, r *reprievev1.PauseEv
 }
 
 // actor names the caller in records.
-func actor(ctx context.Context) string { return accessFrom(ctx).caller.name }
+func actor(ctx context.Context) string { return accessFrom(ctx).caller().name }
 
 // ResumeEvictions implements the RPC.
 func (s *adminService) ResumeEvictions(ctx context.Context, r *reprievev1.ResumeEvictionsRequest) (*reprievev1.ResumeEvictionsResponse, error) {

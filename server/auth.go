@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"fmt"
-	"log/slog"
 
 	"google.golang.org/grpc"
 
@@ -11,11 +10,11 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// authorizer decides who may call what, and counts and logs what it refuses.
+// authorizer decides who may call what, and counts what it refuses.
 type authorizer struct {
 	creds  *credentialChecker
 	denied func(method string)
-	logger *slog.Logger
+	live   *liveStreams
 }
 
 type accessKey struct{}
@@ -26,44 +25,51 @@ func accessFrom(ctx context.Context) *access {
 	if a, ok := ctx.Value(accessKey{}).(*access); ok {
 		return a
 	}
-	return &access{caller: &caller{}}
+	return newAccess(&caller{}, nil, nil)
 }
 
 // authenticate says who calls and refuses callers without a role for the RPC.
 func (z *authorizer) authenticate(ctx context.Context) (context.Context, error) {
 	method, _ := grpc.Method(ctx)
-	who, err := z.creds.caller(ctx)
+	who, sum, err := z.creds.caller(ctx)
 	if err != nil {
-		z.logger.Warn("call refused", "method", method, "error", err)
 		return nil, err
 	}
-	a := &access{caller: who, roles: rolesOf[method]}
+	a := newAccess(who, sum, rolesOf[method])
 	if !a.role() {
-		return nil, z.refuse(method, who, "", fmt.Errorf("%w: %s needs one of the roles %v", errDenied, method, a.roles))
+		return nil, z.noRole(method, a)
 	}
 	return context.WithValue(ctx, accessKey{}, a), nil
 }
 
-func (z *authorizer) refuse(method string, who *caller, cluster string, err error) error {
+func (z *authorizer) noRole(method string, a *access) error {
 	z.denied(method)
-	z.logger.Warn("permission denied", "method", method, "caller", who.name, "cluster", cluster)
-	return err
+	return fmt.Errorf("%w: %s needs one of the roles %v", errDenied, method, a.roles)
 }
 
-// authorize checks a message's clusters against the caller's. A message that
-// names none asks for all that the caller may see, which its handler filters.
-func (z *authorizer) authorize(ctx context.Context, method string, msg any) error {
+// allow checks one cluster of a call.
+func (z *authorizer) allow(method string, a *access, cluster string) error {
+	if a.allows(cluster) {
+		return nil
+	}
+	z.denied(method)
+	return fmt.Errorf("%w: %q has no role for %s in cluster %q", errDenied, a.caller().name, method, cluster)
+}
+
+// authorize checks a message's clusters, which it returns, against the caller's.
+// A message that names none asks for all that the caller may see, which its
+// handler filters.
+func (z *authorizer) authorize(ctx context.Context, method string, msg any) ([]string, error) {
 	clusters, err := clustersOf(msg)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	a := accessFrom(ctx)
 	for _, c := range clusters {
-		if !a.allows(c) {
-			return z.refuse(method, a.caller, c, fmt.Errorf("%w: %q has no role for %s in cluster %q", errDenied, a.caller.name, method, c))
+		if err := z.allow(method, accessFrom(ctx), c); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	return clusters, nil
 }
 
 // clustersOf returns the clusters that a message is about.
@@ -98,27 +104,8 @@ func clustersOf(msg any) ([]string, error) {
 
 // unary authorizes the request of a unary call.
 func (z *authorizer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	if err := z.authorize(ctx, info.FullMethod, req); err != nil {
+	if _, err := z.authorize(ctx, info.FullMethod, req); err != nil {
 		return nil, err
 	}
 	return handler(ctx, req)
-}
-
-// stream authorizes each message that a stream receives.
-func (z *authorizer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return handler(srv, &authorizedStream{ServerStream: ss, z: z, method: info.FullMethod})
-}
-
-type authorizedStream struct {
-	grpc.ServerStream
-	z      *authorizer
-	method string
-}
-
-// RecvMsg implements grpc.ServerStream.
-func (s *authorizedStream) RecvMsg(m any) error {
-	if err := s.ServerStream.RecvMsg(m); err != nil {
-		return err
-	}
-	return s.z.authorize(s.Context(), s.method, m)
 }

@@ -66,3 +66,12 @@ func (w *clockWatch) stop() {
 	w.stopped = true
 	w.timer.Stop()
 }
+
+// wallTime is the wall clock's reading, by which other people's instants count,
+// as those of certificates do.
+func wallTime(c clock.Clock) time.Time {
+	if d, ok := c.(drifting); ok {
+		return c.Now().Add(d.Drift())
+	}
+	return c.Now()
+}

@@ -1,14 +1,11 @@
 package server
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"regexp"
 	"slices"
 	"time"
@@ -106,8 +103,7 @@ func (v *validation) security(c *Config) {
 	v.check(c.anonymous() || wants || c.Auth.TokensFile != "" || c.TLS.ClientCAFile != "",
 		"auth: nobody could call: set auth.tokens_file or tls.client_ca_file")
 	if c.TLS.CertFile != "" && c.TLS.KeyFile != "" {
-		_, err := c.TLS.config()
-		v.add("tls", err)
+		v.add("tls", c.TLS.check())
 	}
 	if c.Auth.TokensFile != "" {
 		_, err := readTokens(c.Auth.TokensFile)
@@ -141,27 +137,17 @@ func port(addr string) string {
 	return p
 }
 
-// config makes the listener's TLS configuration of the files.
-func (t *TLS) config() (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("load cert_file and key_file: %w", err)
+// check reads the files.
+func (t *TLS) check() error {
+	var faults []error
+	for _, f := range newListenerTLS(nil).files(t) {
+		contents, err := f.read()
+		if err == nil {
+			err = f.apply(contents)
+		}
+		faults = append(faults, err)
 	}
-	conf := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if t.ClientCAFile == "" {
-		return conf, nil
-	}
-	pem, err := os.ReadFile(t.ClientCAFile)
-	if err != nil {
-		return nil, fmt.Errorf("read client_ca_file: %w", err)
-	}
-	conf.ClientCAs = x509.NewCertPool()
-	if !conf.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("client_ca_file %s has no certificate in PEM", t.ClientCAFile)
-	}
-	// Not required: health is open, and a token may stand for a certificate.
-	conf.ClientAuth = tls.VerifyClientCertIfGiven
-	return conf, nil
+	return errors.Join(faults...)
 }
 
 // logLevel is the configured level.

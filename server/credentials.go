@@ -13,31 +13,35 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 )
 
 // credentialChecker knows who is who.
 type credentialChecker struct {
-	tokens []bearerToken
+	// tokens are those in force; a reload replaces all of them.
+	tokens atomic.Pointer[[]bearerToken]
 	// anonymous is who calls without credentials; nil refuses them.
 	anonymous *caller
 }
 
+// tokenSum is the hash of a bearer token, which is all that is kept of it.
+type tokenSum [sha256.Size]byte
+
 // bearerToken is a bearer token, of which only the hash is known.
 type bearerToken struct {
-	sum [sha256.Size]byte
+	sum tokenSum
 	who *caller
 }
 
 // anonymousCaller may do everything: it exists only where nobody but the
 // machine's own users can connect, unless the configuration says otherwise.
 func anonymousCaller() *caller {
-	who := &caller{name: "anonymous"}
+	who := &caller{name: "anonymous", kind: byNothing}
 	for _, r := range allRoles {
 		who.grants = append(who.grants, grant{role: r, clusters: []string{everyCluster}})
 	}
@@ -45,31 +49,39 @@ func anonymousCaller() *caller {
 }
 
 // caller says who calls: a bearer token counts before a certificate, either
-// before nothing. A token that is not known is refused, whatever else is there.
-func (c *credentialChecker) caller(ctx context.Context) (*caller, error) {
+// before nothing. A token that is not known is refused, whatever else is there,
+// and so is a certificate that is not valid. sum is the token's, if there was one.
+func (c *credentialChecker) caller(ctx context.Context) (who *caller, sum *tokenSum, err error) {
+	cert := certified(ctx)
+	if cert != nil && cert.fault != nil {
+		return nil, nil, fmt.Errorf("%w: the client certificate is not valid: %w", errUnauthenticated, cert.fault)
+	}
 	if md, _ := metadata.FromIncomingContext(ctx); len(md.Get("authorization")) > 0 {
 		secret, err := auth.AuthFromMD(ctx, "bearer")
 		if err != nil {
-			return nil, fmt.Errorf("%w: send the header \"authorization: Bearer TOKEN\"", errUnauthenticated)
+			return nil, nil, fmt.Errorf("%w: send the header \"authorization: Bearer TOKEN\"", errUnauthenticated)
 		}
-		return c.bearer(secret)
+		sum := tokenSum(sha256.Sum256([]byte(secret)))
+		who, err := c.bearer(sum)
+		return who, &sum, err
 	}
-	if cert := clientCertificate(ctx); cert != nil {
-		return certificateCaller(cert), nil
+	if cert != nil {
+		return cert.who, nil, nil
 	}
 	if c.anonymous != nil {
-		return c.anonymous, nil
+		return c.anonymous, nil, nil
 	}
-	return nil, fmt.Errorf("%w: send a bearer token or a client certificate", errUnauthenticated)
+	return nil, nil, fmt.Errorf("%w: send a bearer token or a client certificate", errUnauthenticated)
 }
 
-func (c *credentialChecker) bearer(secret string) (*caller, error) {
-	sum := sha256.Sum256([]byte(secret))
+func (c *credentialChecker) bearer(sum tokenSum) (*caller, error) {
 	var who *caller
-	for i := range c.tokens {
-		// All are compared, so that the time tells nothing.
-		if subtle.ConstantTimeCompare(sum[:], c.tokens[i].sum[:]) == 1 {
-			who = c.tokens[i].who
+	if list := c.tokens.Load(); list != nil {
+		for i := range *list {
+			// All are compared, so that the time tells nothing.
+			if t := &(*list)[i]; subtle.ConstantTimeCompare(sum[:], t.sum[:]) == 1 {
+				who = t.who
+			}
 		}
 	}
 	if who == nil {
@@ -78,28 +90,35 @@ func (c *credentialChecker) bearer(secret string) (*caller, error) {
 	return who, nil
 }
 
-// clientCertificate is the verified certificate of the connection, if there is one.
-func clientCertificate(ctx context.Context) *x509.Certificate {
+// again says who a caller that was let in is now. What comes with a connection
+// stays what it was: a certificate that is no longer valid ends its connection.
+func (c *credentialChecker) again(a *access) (*caller, error) {
+	if a.sum == nil {
+		return a.caller(), nil
+	}
+	return c.bearer(*a.sum)
+}
+
+// certified is what the connection's client certificate says, if there is one.
+func certified(ctx context.Context) *certifiedPeer {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 || len(info.State.VerifiedChains[0]) == 0 {
-		return nil
-	}
-	return info.State.VerifiedChains[0][0]
+	cert, _ := p.AuthInfo.(*certifiedPeer)
+	return cert
 }
 
 // certificateCaller reads the URI SANs reprieve:<role>:<cluster>. Others say nothing.
 func certificateCaller(cert *x509.Certificate) *caller {
-	who := &caller{name: cert.Subject.CommonName}
+	who := &caller{name: cert.Subject.CommonName, kind: byCertificate}
 	for _, u := range cert.URIs {
 		g, ok := parseIdentity(u)
 		if !ok {
 			continue
 		}
 		who.grants = append(who.grants, g)
+		who.uris = append(who.uris, u.String())
 		if who.name == "" {
 			who.name = u.String()
 		}
@@ -134,6 +153,11 @@ func readTokens(path string) ([]bearerToken, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read tokens file: %w", err)
 	}
+	return parseTokens(path, data)
+}
+
+// parseTokens reads the content of the tokens file at a path.
+func parseTokens(path string, data []byte) ([]bearerToken, error) {
 	var entries []tokenEntry
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	dec.KnownFields(true)
@@ -168,6 +192,6 @@ func (e *tokenEntry) token() (t bearerToken, err error) {
 		return t, errors.New(`clusters is empty: name clusters, or "*" for all`)
 	}
 	copy(t.sum[:], sum)
-	t.who = &caller{name: e.Name, grants: []grant{{role: role, clusters: e.Clusters}}}
+	t.who = &caller{name: e.Name, kind: byToken, grants: []grant{{role: role, clusters: e.Clusters}}}
 	return t, nil
 }

@@ -22,6 +22,7 @@ const errorDomain = "reprieve.dev"
 var (
 	errUnauthenticated = errors.New("no valid credentials")
 	errDenied          = errors.New("permission denied")
+	errGrantsChanged   = errors.New("the clusters of these credentials have changed; open the stream again")
 )
 
 // errorRule says how callers see a sentinel error.
@@ -56,6 +57,7 @@ var errorRules = []errorRule{
 	{engine.ErrReaderTooSlow, codes.ResourceExhausted, "READER_TOO_SLOW"},
 	{errUnauthenticated, codes.Unauthenticated, "UNAUTHENTICATED"},
 	{errDenied, codes.PermissionDenied, "PERMISSION_DENIED"},
+	{errGrantsChanged, codes.Unavailable, "GRANTS_CHANGED"},
 	{engine.ErrInvalid, codes.InvalidArgument, "INVALID_ARGUMENT"},
 }
 

@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"slices"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -30,6 +31,9 @@ func TestErrorRules(t *testing.T) {
 	}
 }
 
+// ownErrors are the server's, which the engine does not know.
+var ownErrors = []error{errUnauthenticated, errDenied, errGrantsChanged}
+
 // TestEverySentinelHasARule fails for an error of the engine that was forgotten.
 func TestEverySentinelHasARule(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "../engine/errors.go", nil, 0)
@@ -45,7 +49,7 @@ func TestEverySentinelHasARule(t *testing.T) {
 	})
 	engines := 0
 	for _, r := range errorRules {
-		if !errors.Is(r.err, errUnauthenticated) && !errors.Is(r.err, errDenied) {
+		if !slices.Contains(ownErrors, r.err) {
 			engines++
 		}
 	}

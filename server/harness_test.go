@@ -94,13 +94,15 @@ func newFixtureAt(t *testing.T, deps Deps, edit func(*Config)) *fixture {
 func (f *fixture) dial(creds credentials.TransportCredentials) *grpc.ClientConn {
 	f.t.Helper()
 	conn, err := grpc.NewClient("passthrough:bufconn", grpc.WithTransportCredentials(creds),
-		grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return f.lis.Dial() }))
+		grpc.WithContextDialer(f.dialLocal))
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() { conn.Close() })
 	return conn
 }
+
+func (f *fixture) dialLocal(context.Context, string) (net.Conn, error) { return f.lis.Dial() }
 
 // as is the context of a caller with a bearer token.
 func (f *fixture) as(token string) context.Context {

@@ -66,7 +66,7 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 	}
 	local := *chain.auth
 	local.creds = &credentialChecker{anonymous: &caller{
-		name: "the agent in this process", grants: []grant{{role: RoleAgent, clusters: []string{s.conf.Cluster}}},
+		name: "the agent in this process", kind: byProcess, grants: []grant{{role: RoleAgent, clusters: []string{s.conf.Cluster}}},
 	}}
 	inner := *chain
 	inner.auth = &local

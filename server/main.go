@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -37,7 +38,8 @@ type Process struct {
 	// Args are the command line's, without the program's name.
 	Args           []string
 	Stdout, Stderr io.Writer
-	// Signals ask the program to end; nil: none come.
+	// Signals ask the program to end, and SIGHUP to read the files of certificates
+	// and tokens again; nil: none come.
 	Signals <-chan os.Signal
 	// Exit ends the process at once.
 	Exit func(code int)
@@ -77,20 +79,29 @@ func Main(p Process, parts Parts) int {
 	defer cancel()
 	done := make(chan struct{})
 	defer close(done)
-	go func() {
-		for _, react := range []func(){cancel, func() { p.Exit(exitForced) }} {
-			select {
-			case <-p.Signals:
-				react()
-			case <-done:
-				return
-			}
-		}
-	}()
+	go obey(p.Signals, done, svc.Reload, []func(){cancel, func() { p.Exit(exitForced) }})
 	if err := svc.Run(ctx); err != nil {
 		return fail(p.Stderr, exitFailed, err)
 	}
 	return exitOK
+}
+
+// obey reloads at each SIGHUP, and does what any other signal asks for: the first
+// act at the first, the next at the second.
+func obey(signals <-chan os.Signal, done <-chan struct{}, reload func(), acts []func()) {
+	for len(acts) > 0 {
+		select {
+		case sig := <-signals:
+			if sig == syscall.SIGHUP {
+				reload()
+				continue
+			}
+			acts[0]()
+			acts = acts[1:]
+		case <-done:
+			return
+		}
+	}
 }
 
 func fail(stderr io.Writer, code int, err error) int {

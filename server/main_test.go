@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/reprieve-dev/reprieve/engine"
@@ -72,6 +73,27 @@ func TestMainRunsUntilASignal(t *testing.T) {
 	// The data folder is free again.
 	signals <- os.Interrupt
 	if c := Main(Process{Args: ports(dir, "--log-format", "json"), Stdout: out, Stderr: out, Signals: signals, Exit: func(int) {}}, Parts{OpenStore: boltFile}); c != exitOK {
+		t.Errorf("exit code %d: %s", c, out)
+	}
+}
+
+// A SIGHUP reads the files again, and counts as no signal to end.
+func TestMainReloads(t *testing.T) {
+	path := writeFile(t, "tokens.yaml", string(tokenFile(t, rotating()...)))
+	conf := writeFile(t, "c.yaml", "auth: {tokens_file: "+path+"}\n")
+	signals, out := make(chan os.Signal, 2), newLog()
+	code := make(chan int, 1)
+	go func() {
+		code <- Main(Process{Args: ports(t.TempDir(), "--config", conf), Stdout: out, Stderr: out, Signals: signals}, Parts{OpenStore: boltFile})
+	}()
+	out.wait(t, "msg=serving")
+	if err := os.WriteFile(path, tokenFile(t, rotating()[1:]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signals <- syscall.SIGHUP
+	out.wait(t, "a changed file is in force")
+	signals <- syscall.SIGTERM
+	if c := <-code; c != exitOK {
 		t.Errorf("exit code %d: %s", c, out)
 	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -82,26 +83,61 @@ type grant struct {
 	clusters []string
 }
 
-// caller is who calls, as the credentials say.
+// callerKind is by what a caller is known.
+type callerKind string
+
+const (
+	byToken       callerKind = "token"
+	byCertificate callerKind = "certificate"
+	byNothing     callerKind = "anonymous"
+	byProcess     callerKind = "in-process"
+)
+
+// caller is who calls, as the credentials say. It does not change.
 type caller struct {
 	name   string
+	kind   callerKind
 	grants []grant
+	// uris are the certificate's names that say the grants.
+	uris []string
 }
 
-// access is what a caller may touch with one RPC.
+// access is what a caller may touch with one RPC. Its caller changes when the
+// credentials do, as of a stream whose token has other clusters now.
 type access struct {
-	caller *caller
-	roles  []Role
+	who atomic.Pointer[caller]
+	// sum is the hash of the bearer token; nil for other callers.
+	sum   *tokenSum
+	roles []Role
 }
+
+func newAccess(who *caller, sum *tokenSum, roles []Role) *access {
+	a := &access{sum: sum, roles: roles}
+	a.who.Store(who)
+	return a
+}
+
+// caller is who calls, as the credentials say now.
+func (a *access) caller() *caller { return a.who.Load() }
 
 // role reports whether the caller has a role for the RPC, for any cluster.
-func (a *access) role() bool {
-	return slices.ContainsFunc(a.caller.grants, func(g grant) bool { return slices.Contains(a.roles, g.role) })
+func (a *access) role() bool { return len(a.clusters()) > 0 }
+
+// clusters are those for which the caller has a role for the RPC, in order.
+func (a *access) clusters() []string {
+	var out []string
+	for _, g := range a.caller().grants {
+		if slices.Contains(a.roles, g.role) {
+			out = append(out, g.clusters...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // allows reports whether the caller has a role for the RPC and the cluster.
 func (a *access) allows(cluster string) bool {
-	return slices.ContainsFunc(a.caller.grants, func(g grant) bool {
+	return slices.ContainsFunc(a.caller().grants, func(g grant) bool {
 		return slices.Contains(a.roles, g.role) && (slices.Contains(g.clusters, everyCluster) || slices.Contains(g.clusters, cluster))
 	})
 }

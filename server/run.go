@@ -133,6 +133,7 @@ func (s *Service) stop() {
 	s.health.Shutdown()
 	s.chain.stopping.Store(true)
 	s.stopClock()
+	s.reloader.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(s.conf.Limits.StopTimeout))
 	defer cancel()
 	// Connections are told to go elsewhere while the engine finishes; streams

@@ -13,7 +13,6 @@ import (
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -65,6 +64,7 @@ type Service struct {
 	unhealthy atomic.Pointer[error]
 	metrics   *metrics
 	stopClock func()
+	reloader  *reloader
 	// agent is the one in this process; nil if the service joins no cluster itself.
 	agent *inProcess
 }
@@ -114,23 +114,17 @@ func (s *Service) buildGRPC() error {
 	if s.conf.anonymous() {
 		creds.anonymous = anonymousCaller()
 	}
-	var err error
-	if s.conf.Auth.TokensFile != "" {
-		if creds.tokens, err = readTokens(s.conf.Auth.TokensFile); err != nil {
-			return err
-		}
-	}
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
 	s.chain = &chain{metrics: calls, logger: s.deps.Logger, stopping: new(atomic.Bool), auth: &authorizer{
-		creds: creds, logger: s.deps.Logger, denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
+		creds: creds, live: newLiveStreams(), denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
 	}}
 	opts := append(s.chain.options(), s.transport()...)
-	if s.conf.TLS.enabled() {
-		conf, err := s.conf.TLS.config()
-		if err != nil {
-			return err
-		}
-		opts = append(opts, grpc.Creds(credentials.NewTLS(conf)))
+	listener, err := s.watchFiles(creds)
+	if err != nil {
+		return err
+	}
+	if listener != nil {
+		opts = append(opts, grpc.Creds(listener))
 	}
 	s.grpc = grpc.NewServer(opts...)
 	s.register(s.grpc)
@@ -140,6 +134,33 @@ func (s *Service) buildGRPC() error {
 		return s.joinCluster(s.chain, s.deps.NewAgent)
 	}
 	return nil
+}
+
+// watchFiles puts what the files of certificates and tokens hold in force, now
+// and whenever they change. It returns the listener's TLS, if there is one.
+func (s *Service) watchFiles(creds *credentialChecker) (*listenerTLS, error) {
+	listener := newListenerTLS(func() time.Time { return wallTime(s.deps.Clock) })
+	s.reloader = newReloader(s.deps.Clock, s.metrics, s.deps.Logger, s.chain.auth.recheck, func() {
+		if n := listener.sweep(); n > 0 {
+			s.deps.Logger.Info("connections closed: their client certificates are no longer valid", "count", n)
+		}
+	})
+	var files []reloadable
+	if s.conf.Auth.TokensFile != "" {
+		files = append(files, tokensFile(s.conf.Auth.TokensFile, creds))
+	}
+	if s.conf.TLS.enabled() {
+		files = append(files, listener.files(&s.conf.TLS)...)
+	}
+	for _, f := range files {
+		if err := s.reloader.add(f); err != nil {
+			return nil, err
+		}
+	}
+	if !s.conf.TLS.enabled() {
+		return nil, nil
+	}
+	return listener, nil
 }
 
 // register gives a server all that this one serves.
@@ -206,5 +227,6 @@ func (s *Service) Start(ctx context.Context) error {
 	}
 	s.started = true
 	s.stopClock = watchClock(s.deps.Clock, s.metrics, s.deps.Logger)
+	s.reloader.start()
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 func main() {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	os.Exit(server.Main(
 		server.Process{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr, Signals: signals, Exit: os.Exit},
 		server.Parts{OpenStore: openStore, NewAgent: newAgent},
