@@ -38,6 +38,34 @@ func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
 	}
 	t.runsOut(deadline)
 	e.work.Go(func() { t.keep(deadline, !e.conf.NoAutoExtend) })
+	if e.conf.ConfirmAfter > 0 && passed(e.fresh) {
+		t.stage = asking
+		e.ask(t)
+		e.postLocked(extendMessage(t.token))
+		return
+	}
+	e.admit(t)
+}
+
+// ask notes that the service owes a reply for the task. mu is held.
+func (e *Executor) ask(t *Task) {
+	if t.proves.IsZero() {
+		t.proves = in(e.conf.ConfirmAfter)
+	}
+}
+
+// replied notes that the service has replied for the task: what it sends from now
+// on was not sent before that was asked for. mu is held.
+func (e *Executor) replied(t *Task) {
+	if t.proves.After(e.fresh) {
+		e.fresh = t.proves
+	}
+	t.proves = time.Time{}
+}
+
+// admit starts a task or lets it wait for its turn. mu is held.
+func (e *Executor) admit(t *Task) {
+	t.stage = queued
 	cluster := t.Pod.GetCluster()
 	if e.active[cluster] >= e.conf.Capacity {
 		e.queue[cluster] = append(e.queue[cluster], t)
@@ -94,6 +122,7 @@ func (e *Executor) answer(t *Task, r Result) {
 		return
 	}
 	t.answer = r.message(t.token)
+	e.ask(t)
 	e.postLocked(t.answer)
 }
 
@@ -129,7 +158,7 @@ func (e *Executor) recall(r *reprievev1.Recall) {
 	}
 	close(t.recalled)
 	t.cancel(ErrRecalled)
-	if t.stage == queued {
+	if t.stage == queued || t.stage == asking {
 		e.dequeue(t)
 		e.answer(t, Result{Outcome: reprievev1.Outcome_OUTCOME_RECALLED})
 	}
@@ -143,6 +172,7 @@ func (e *Executor) acknowledged(a *reprievev1.ResultAck) {
 	if t == nil || t.stage != answered {
 		return
 	}
+	e.replied(t)
 	if a.GetDisposition() != reprievev1.ResultAck_DISPOSITION_ACCEPTED {
 		e.log.Warn("the result came too late to count", "eviction", t.EvictionID, "outcome", t.answer.GetResult().GetOutcome().String())
 	}
@@ -154,11 +184,17 @@ func (e *Executor) extended(x *reprievev1.Extended) {
 	e.mu.Lock()
 	t := e.tasks[x.GetToken()]
 	left := x.GetDeadlineIn().AsDuration()
-	if t != nil && left <= 0 {
+	if t != nil {
+		e.replied(t)
+	}
+	switch {
+	case t != nil && left > 0 && t.stage == asking:
+		e.admit(t)
+	case t != nil && left <= 0:
 		t.dead = true
 		// A running handler is told by renew. A result is on its way already: its
 		// acknowledgement says the rest.
-		if t.stage == queued {
+		if t.stage == queued || t.stage == asking {
 			e.dequeue(t)
 			e.answer(t, Result{})
 		}

@@ -26,6 +26,7 @@ func (e *Executor) stream(parent context.Context) (welcomed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	fresh := in(e.conf.ConfirmAfter)
 	// A stream that is broken already tells why when it is read.
 	if err := stream.Send(e.hello()); err != nil && !errors.Is(err, io.EOF) {
 		return false, err
@@ -37,7 +38,7 @@ func (e *Executor) stream(parent context.Context) (welcomed bool, err error) {
 	if first.GetWelcome() == nil {
 		return false, fmt.Errorf("the service answered hello with %T instead of a welcome", first.GetMessage())
 	}
-	e.welcomed()
+	e.welcomed(fresh)
 	e.losses.back(ctx)
 	e.refill()
 	var wg sync.WaitGroup
@@ -63,12 +64,14 @@ func (e *Executor) stream(parent context.Context) (welcomed bool, err error) {
 	}
 }
 
-// welcomed notes that the service has answered hello.
-func (e *Executor) welcomed() {
+// welcomed notes that the service has answered hello, and until when that vouches
+// for its orders.
+func (e *Executor) welcomed(fresh time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.status.Connected = true
 	e.status.Streams++
+	e.fresh = fresh
 }
 
 // hello names the orders that are still held, so that they are not given out anew.
@@ -95,7 +98,7 @@ func (e *Executor) refill() {
 		switch {
 		case t.stage == answered:
 			e.outbox = append(e.outbox, t.answer)
-		case !e.conf.NoAutoExtend || t.waits():
+		case !e.conf.NoAutoExtend || t.stage == asking || t.waits():
 			e.outbox = append(e.outbox, extendMessage(token))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,6 +27,11 @@ type ExecutorConfig struct {
 	// a panic is answered as FAILED. Its context ends with [ErrRecalled],
 	// [ErrExpired], or when Run ends. Required.
 	Handler func(context.Context, *Task) Result
+	// ConfirmAfter is for how long an answer of the service vouches for the orders
+	// that come after it. Without one since, an order may have been under way for
+	// long, as in the network or in a process that was stopped, and may be held or
+	// cancelled by now: the service is asked before the handler starts. 0 asks never.
+	ConfirmAfter time.Duration
 	// Version is told to the service.
 	Version string
 	// NoAutoExtend leaves it to the handler to call [Task.Extend]. Without it more
@@ -77,6 +83,7 @@ type Executor struct {
 	active   map[string]uint32  // handlers by cluster
 	queue    map[string][]*Task // beyond capacity, by cluster
 	outbox   []*reprievev1.EvictRequest
+	fresh    time.Time // until when orders that arrive are known to be new
 }
 
 // ExecutorStatus is where an executor stands.

@@ -75,6 +75,7 @@ type Task struct {
 	reason reprievev1.Recall_Reason
 	answer *reprievev1.EvictRequest // once answered
 	dead   bool                     // the service does not know the token any more
+	proves time.Time                // until when a reply to the oldest open question proves the stream fresh; zero without one
 }
 
 // stage is where a task stands with its executor.
@@ -84,6 +85,7 @@ const (
 	queued stage = iota
 	running
 	answered
+	asking // the service is asked whether the order is still wanted
 )
 
 // Recalled is closed when the order is no longer wanted. If nothing was done yet
@@ -126,22 +128,29 @@ func (t *Task) Expired() bool {
 	t.mu.Lock()
 	until := t.until
 	t.mu.Unlock()
-	if until.IsZero() {
-		return false
-	}
-	over, cancel := context.WithDeadline(context.Background(), until)
+	return !until.IsZero() && passed(until)
+}
+
+// passed reports whether t lies behind.
+func passed(t time.Time) bool {
+	over, cancel := context.WithDeadline(context.Background(), t)
 	defer cancel()
 	return over.Err() != nil
 }
 
-// runsOut notes that the order runs out in d.
-func (t *Task) runsOut(d time.Duration) {
+// in is the instant d from now.
+func in(d time.Duration) time.Time {
 	timer, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
-	until, _ := timer.Deadline()
+	t, _ := timer.Deadline()
+	return t
+}
+
+// runsOut notes that the order runs out in d.
+func (t *Task) runsOut(d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.until = until
+	t.until = in(d)
 }
 
 func extendMessage(token string) *reprievev1.EvictRequest {

@@ -27,6 +27,8 @@ const (
 	// eventQPS and eventBurst bound the writing of events, apart from evictions.
 	eventQPS   = 50
 	eventBurst = 100
+	// confirmAfter is how old an order may be that is not asked about again.
+	confirmAfter = 5 * time.Second
 	// retryAfter is the pause before what failed as a whole is begun again.
 	retryAfter = 5 * time.Second
 	// systemNamespace is the one whose UID is the cluster's.
@@ -290,6 +292,7 @@ func (a *Agent) newExecutor(notes *announcer) (*client.Executor, error) {
 	evictor.marked = notes.marked
 	return client.NewExecutor(a.conf.Conn, client.ExecutorConfig{
 		ID: a.conf.ID, Clusters: []string{a.conf.Cluster}, Capacity: uint32(min(a.conf.Workers, math.MaxInt32)), Version: a.conf.Version, Logger: a.log,
+		ConfirmAfter: confirmAfter,
 		Handler: func(ctx context.Context, t *client.Task) client.Result {
 			began := a.conf.Clock.Now()
 			r := evictor.evict(ctx, t)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -21,6 +22,8 @@ const (
 	// maxQuiet is how long a watch may show nothing and still be believed. API
 	// servers send a bookmark about once a minute.
 	maxQuiet = 90 * time.Second
+	// expiredPause is the time between watches that are refused for their age.
+	expiredPause = time.Second
 	// pageSize is how many objects a list takes at a time where the API server
 	// does not stream lists.
 	pageSize = 500
@@ -85,6 +88,10 @@ func (f *follower) WatchWithContext(ctx context.Context, opts metav1.ListOptions
 	w, err := f.rest.Get().Resource(f.mirror.resource).VersionedParams(&opts, scheme.ParameterCodec).Watch(ctx)
 	f.troubles.note(ctx, f.calls("watch"), err)
 	if err != nil {
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			// The reflector begins anew at once, as if that could not be refused too.
+			pause(ctx, expiredPause)
+		}
 		return nil, err
 	}
 	// A watch may have taken the place of a list that failed.
