@@ -54,6 +54,11 @@ func (x *execution) runCommand(ctx context.Context, t *client.Task) client.Resul
 	out := &tail{}
 	cmd.Stdout, cmd.Stderr = out, out
 	err = cmd.Run()
+	if ctx.Err() != nil && cmd.Process != nil {
+		// What of the group has outlived the shell must not act any more. An error
+		// means that nothing has.
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
 	return commandResult(ctx, cmd.ProcessState, err, out.lastLine())
 }
 

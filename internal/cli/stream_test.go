@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,6 +113,47 @@ func TestExecuteRecall(t *testing.T) {
 				t.Errorf("answered %s %q, want %s", r.GetOutcome(), r.GetMessage(), tc.outcome)
 			}
 		})
+	}
+}
+
+// TestExecuteRecallEndsChildren recalls a command whose child takes no SIGTERM
+// and outlives the shell.
+func TestExecuteRecallEndsChildren(t *testing.T) {
+	dir := t.TempDir()
+	held := filepath.Join(dir, "held")
+	if err := syscall.Mkfifo(held, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHarness(t)
+	got, started, gone := make(chan *reprievev1.Result, 1), make(chan struct{}), make(chan struct{})
+	one := serveOneOrder(got)
+	h.fake.evict = func(s grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error {
+		go func() {
+			<-started
+			_ = s.Send(&reprievev1.EvictResponse{Message: &reprievev1.EvictResponse_Recall{Recall: &reprievev1.Recall{Token: "secret-token", Reason: reprievev1.Recall_REASON_PAUSED}}})
+		}()
+		return one(s)
+	}
+	go func() {
+		defer close(gone)
+		// The child holds the pipe's other end for as long as it lives.
+		f, err := os.Open(held)
+		if err != nil {
+			return
+		}
+		defer f.Close()
+		_, _ = f.Read(make([]byte, 1))
+		close(started)
+		_, _ = io.Copy(io.Discard, f)
+	}()
+	code, _, errs := h.run("execute", "--count", "1", "--exec", strings.ReplaceAll(`(trap '' TERM; exec >HELD 2>&1; echo; exec sleep 300) & wait`, "HELD", held))
+	if r := <-got; code != exitOK || r.GetOutcome() != reprievev1.Outcome_OUTCOME_RECALLED {
+		t.Errorf("exit %d, stderr %q, answered %s %q", code, errs, r.GetOutcome(), r.GetMessage())
+	}
+	select {
+	case <-gone:
+	case <-time.After(20 * time.Second):
+		t.Error("the child goes on after the recall")
 	}
 }
 
