@@ -93,7 +93,7 @@ func (g *Engine) Resume(ctx context.Context, scope PauseScope, validateOnly bool
 }
 
 func pauseUnknown(s PauseScope) error {
-	return fmt.Errorf("%w: cluster %q has no pause of that scope or id; GetCluster lists them", ErrPauseUnknown, s.Cluster)
+	return fmt.Errorf("%w: cluster %q has no pause of that scope or id", ErrPauseUnknown, s.Cluster)
 }
 
 func findPause(pauses []Pause, scope PauseScope) int {

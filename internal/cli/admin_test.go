@@ -50,7 +50,7 @@ func TestCalls(t *testing.T) {
 		},
 		"policy set": {
 			[]string{"policy", "set", "prod", "--yes", "method=evict-then-delete", "rate=2.5/10", "default_not_ready_toleration=1m30s", "ignored_taint_keys=a, b", "unlimitedRate=true", "--unset", "budget_wait"},
-			"Set the policy of prod: mode -; 3 pods became due.\n",
+			"Set the policy of prod (method, rate, default_not_ready_toleration, ignored_taint_keys, unlimited_rate, budget_wait): mode -; 3 pods became due.\n",
 			&reprievev1.SetPolicyRequest{Cluster: "prod", Etag: "e7", Policy: &reprievev1.ClusterPolicy{
 				Method: &method, Rate: &reprievev1.Rate{PerSecond: 2.5, Burst: 10}, DefaultNotReadyToleration: durationpb.New(90 * time.Second),
 				IgnoredTaintKeys: []string{"a", "b"}, UnlimitedRate: proto.Bool(true),

@@ -36,7 +36,7 @@ func (a *app) printCluster(c *reprievev1.Cluster) {
 	}
 	s.row("Feed", feed+", feeder "+orDash(c.GetFeederId())+fmt.Sprintf(" (epoch %d)", c.GetFeederEpoch()))
 	s.row("Adopted", instant(c.GetAdoptTime()))
-	s.row("Objects", fmt.Sprintf("%d nodes, %d pods", c.GetNodes(), c.GetPods()))
+	s.row("Objects", plural(c.GetNodes(), "node", "nodes")+", "+plural(c.GetPods(), "pod", "pods"))
 	var open []string
 	for _, n := range c.GetOpenEvictions() {
 		open = append(open, fmt.Sprintf("%d %s", n.GetCount(), word(n.GetState(), "EVICTION_STATE_")))

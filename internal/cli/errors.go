@@ -177,6 +177,8 @@ var reasonHints = map[string]string{
 	client.ReasonFeedHeld:           "another feeder holds the cluster; stop it, or take over with a higher --epoch",
 	client.ReasonPodUnknown:         "check the namespace (-n) and the cluster (--cluster)",
 	client.ReasonPodNotSubject:      "`reprieve explain pod` says why",
+	client.ReasonPauseUnknown:       "`reprieve get pauses` lists those in force",
+	client.ReasonRequestUnknown:     "it was withdrawn or its eviction is over; `reprieve history` shows which",
 	client.ReasonRequestConflict:    "use another --request-id",
 	client.ReasonEtagMismatch:       "it was changed meanwhile; read it again",
 	client.ReasonRevisionTooOld:     "list again",

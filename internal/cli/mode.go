@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
@@ -126,8 +128,18 @@ func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, act policyAct) err
 		_, err = fmt.Fprintf(s.Out, "Would set the policy of %s; %s would become due at once. Nothing was changed.\n", req.GetCluster(), pods)
 		return err
 	}
-	_, err = fmt.Fprintf(s.Out, "Set the policy of %s: mode %s; %s became due.\n", req.GetCluster(), modeWord(r.GetPolicy().GetMode()), pods)
+	_, err = fmt.Fprintf(s.Out, "Set the policy of %s%s: mode %s; %s became due.\n",
+		req.GetCluster(), besidesMode(req.GetUpdateMask().GetPaths()), modeWord(r.GetPolicy().GetMode()), pods)
 	return err
+}
+
+// besidesMode names the fields that were set, unless that is the mode alone, which is
+// told anyway.
+func besidesMode(fields []string) string {
+	if slices.Equal(fields, []string{"mode"}) {
+		return ""
+	}
+	return " (" + strings.Join(fields, ", ") + ")"
 }
 
 func newForget(a *app) *cobra.Command {

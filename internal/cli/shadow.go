@@ -178,7 +178,7 @@ func exactly(d *durationpb.Duration) string { return d.AsDuration().Round(time.M
 // controller deleted.
 func observedRows(p *sheet, e *reprievev1.Eviction) {
 	if e.GetFirstDueTime() != nil {
-		p.row("First due", instant(e.GetFirstDueTime()))
+		p.row("First due", instant(e.GetFirstDueTime())+", moved since")
 	}
 	if e.GetObservedDeletionTime() == nil {
 		return
