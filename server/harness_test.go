@@ -69,7 +69,10 @@ func newFixtureAt(t *testing.T, deps Deps, edit func(*Config)) *fixture {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	f.ctx = ctx
 	var err error
-	deps.Logger, deps.Registry = slog.New(slog.NewTextHandler(io.Discard, nil)), f.reg
+	deps.Registry = f.reg
+	if deps.Logger == nil {
+		deps.Logger = slog.New(slog.DiscardHandler)
+	}
 	f.svc, err = New(conf, deps)
 	if err != nil {
 		t.Fatal(err)
