@@ -122,6 +122,13 @@ func (s *shard) closeAhead(sc *shardCluster, e *eviction, reason CloseReason) {
 // recalled ends an order that was called back before it did anything.
 func (s *shard) recalled(sc *shardCluster, e *eviction, d *Delivery) {
 	p, requests := e.pod, e.requests()
+	if !sc.conf.live {
+		// What wants the pod gone by now, the next list tells. Until then the
+		// eviction stays, so that a crash cannot lose a wait between the two (I2).
+		e.rest.notBefore = time.Time{}
+		s.dueAgain(sc, e)
+		return
+	}
 	switch d.Recall {
 	case RecallCancelled:
 		s.close(sc, e, CloseCancelled, d.RecallCause)
