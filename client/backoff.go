@@ -25,15 +25,32 @@ func (b *backoff) next() time.Duration {
 
 func (b *backoff) reset() { b.last = 0 }
 
-// pause waits for the next back-off. It returns early with the context's cause.
-func (b *backoff) pause(ctx context.Context) error {
-	timer, cancel := context.WithTimeout(ctx, b.next())
+// pause waits for the next back-off, and no shorter than err asks for. It returns
+// early with the context's cause.
+func (b *backoff) pause(ctx context.Context, err error) error {
+	wait := b.next()
+	if after := retryAfter(err); after > wait {
+		// Not all who were told the same come back in step.
+		wait = after + rand.N(after/4+1)
+	}
+	timer, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	<-timer.Done()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	return nil
+}
+
+// longestPause bounds what an answer can make a client wait.
+const longestPause = 10 * time.Minute
+
+// retryAfter is the time that an error asks to wait before the next attempt.
+func retryAfter(err error) time.Duration {
+	if e, ok := FromError(err); ok {
+		return min(max(e.RetryAfter, 0), longestPause)
+	}
+	return 0
 }
 
 // hopeless reports whether trying again cannot help: the request or the

@@ -130,7 +130,31 @@ func (c *Conn) Query() reprievev1.QueryServiceClient { return reprievev1.NewQuer
 func (c *Conn) Admin() reprievev1.AdminServiceClient { return reprievev1.NewAdminServiceClient(c) }
 
 func typedUnary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return typed(invoke(ctx, method, req, reply, cc, opts...))
+	for attempt := 1; ; attempt++ {
+		err := typed(invoke(ctx, method, req, reply, cc, opts...))
+		if !IsLimited(err) || attempt == limitedAttempts || !waitWithin(ctx, retryAfter(err)) {
+			return err
+		}
+	}
+}
+
+// limitedAttempts is how often a call is made that is refused because its caller
+// calls too often. Nothing was done by it, so that any call may be made again.
+const limitedAttempts = 5
+
+// waitWithin waits for d. It reports false if ctx ends before, at once if that is known.
+func waitWithin(ctx context.Context, d time.Duration) bool {
+	if d > backoffMax {
+		return false
+	}
+	timer, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	end, _ := timer.Deadline()
+	if last, ok := ctx.Deadline(); ok && !end.Before(last) {
+		return false
+	}
+	<-timer.Done()
+	return ctx.Err() == nil
 }
 
 func typedStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

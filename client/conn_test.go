@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -75,12 +76,91 @@ func TestCallsRetrySendTheTokenAndGiveTypedErrors(t *testing.T) {
 	})
 }
 
+// limited is the refusal of a caller that calls too often.
+func limited(after time.Duration) error {
+	return refusal(codes.ResourceExhausted, ReasonLimited, &errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
+}
+
+// TestLimitedCallsAreMadeAgain after the time that the service gave, unless the
+// call's own time ends before.
+func TestLimitedCallsAreMadeAgain(t *testing.T) {
+	calls, refusals := 0, 0
+	f := &fake{clusters: func(context.Context) error {
+		if calls++; calls <= refusals {
+			return limited(2 * time.Second)
+		}
+		return nil
+	}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		for _, tc := range []struct {
+			refusals, calls int
+			timeout, took   time.Duration
+			fails           bool
+		}{
+			{0, 1, time.Minute, 0, false},
+			{3, 4, time.Minute, 6 * time.Second, false},
+			{9, 5, time.Minute, 8 * time.Second, true},
+			{9, 2, 3 * time.Second, 2 * time.Second, true},
+			{9, 1, time.Second, 0, true},
+		} {
+			calls, refusals = 0, tc.refusals
+			call, cancel := context.WithTimeout(ctx, tc.timeout)
+			begin := time.Now()
+			_, err := conn.Query().ListClusters(call, &reprievev1.ListClustersRequest{})
+			cancel()
+			if calls != tc.calls || time.Since(begin) != tc.took || IsLimited(err) != tc.fails {
+				t.Errorf("%+v: %d calls in %s, %v", tc, calls, time.Since(begin), err)
+			}
+		}
+	})
+}
+
+// TestLimitedStreamsWait has each kind of stream wait for as long as it was told.
+func TestLimitedStreamsWait(t *testing.T) {
+	const after = 90 * time.Second
+	var at []time.Time
+	stream := func(n int) error {
+		if at = append(at, time.Now()); n == 1 {
+			return limited(after)
+		}
+		return refusal(codes.PermissionDenied, ReasonPermissionDenied)
+	}
+	f := &fake{}
+	f.feeds = []func(feedServer) error{func(feedServer) error { return stream(f.nFeed) }}
+	f.evicts = []func(evictServer) error{func(evictServer) error { return stream(f.nEvict) }}
+	f.watches = []func(*reprievev1.WatchEvictionsRequest, watchServer) error{
+		func(*reprievev1.WatchEvictionsRequest, watchServer) error { return stream(f.nWatch) },
+	}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		executor, err := NewExecutor(conn, ExecutorConfig{ID: "x", Clusters: []string{"c"}, Capacity: 1, Handler: func(context.Context, *Task) Result { return Result{} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := 0
+		for name, run := range map[string]func() error{
+			"feeder":   func() error { return newTestFeeder(t, conn, func(*FeederConfig) {}).Run(ctx) },
+			"executor": func() error { return executor.Run(ctx) },
+			"watch": func() error {
+				return Watch(ctx, conn, &reprievev1.WatchEvictionsRequest{ResumeRevision: "1"}, func(WatchEvent) error { told++; return nil })
+			},
+		} {
+			at = nil
+			if err := run(); !IsDenied(err) || len(at) != 2 || at[1].Sub(at[0]) < after || at[1].Sub(at[0]) > 2*after {
+				t.Errorf("%s: streams at %v, %v", name, at, err)
+			}
+		}
+		if told != 0 {
+			t.Error("a watch that was limited began anew instead of going on")
+		}
+	})
+}
+
 func TestReasons(t *testing.T) {
 	for reason, is := range map[string]func(error) bool{
 		ReasonClusterNotSynced: IsNotSynced, ReasonClusterUnknown: IsClusterUnknown, ReasonClusterUIDMismatch: IsClusterUIDMismatch,
 		ReasonClusterDamaged: IsClusterDamaged, ReasonFeedHeld: IsFeedHeld, ReasonSuperseded: IsSuperseded, ReasonPodUnknown: IsPodUnknown,
 		ReasonPodNotSubject: IsPodNotSubject, ReasonRequestConflict: IsRequestConflict, ReasonEtagMismatch: IsEtagMismatch,
-		ReasonRevisionTooOld: IsRevisionTooOld, ReasonReaderTooSlow: IsReaderTooSlow,
+		ReasonRevisionTooOld: IsRevisionTooOld, ReasonReaderTooSlow: IsReaderTooSlow, ReasonLimited: IsLimited,
 	} {
 		if !is(refusal(codes.Unavailable, reason)) || is(refusal(codes.Unavailable, ReasonStopping)) || is(nil) || is(io.EOF) {
 			t.Errorf("%s is not told apart", reason)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
@@ -65,6 +66,9 @@ const (
 	ReasonUnauthenticated = "UNAUTHENTICATED"
 	// ReasonPermissionDenied means that the credentials have no role for the call.
 	ReasonPermissionDenied = "PERMISSION_DENIED"
+	// ReasonLimited means that the caller's identity asked for too much. Nothing was
+	// done; retry after [Error.RetryAfter].
+	ReasonLimited = "LIMITED"
 	// ReasonGrantsChanged means that the credentials of a stream for all clusters
 	// have other clusters now. Open it again.
 	ReasonGrantsChanged = "GRANTS_CHANGED"
@@ -90,6 +94,8 @@ type Error struct {
 	Message string
 	// Fields are the request's faults, for bad input.
 	Fields []FieldViolation
+	// RetryAfter is the time to wait before the next attempt, if the service gave one.
+	RetryAfter time.Duration
 
 	status *status.Status
 }
@@ -157,6 +163,8 @@ func FromError(err error) (*Error, bool) {
 			if d.GetDomain() == ErrorDomain {
 				e.Reason = d.GetReason()
 			}
+		case *errdetails.RetryInfo:
+			e.RetryAfter = d.GetRetryDelay().AsDuration()
 		case *errdetails.BadRequest:
 			for _, v := range d.GetFieldViolations() {
 				e.Fields = append(e.Fields, FieldViolation{Field: v.GetField(), Description: v.GetDescription()})

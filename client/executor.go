@@ -155,7 +155,7 @@ func (e *Executor) Run(ctx context.Context) (err error) {
 			wait.reset()
 		}
 		e.losses.lost(ctx, err)
-		if err := wait.pause(ctx); err != nil {
+		if err := wait.pause(ctx, err); err != nil {
 			return err
 		}
 	}

@@ -172,7 +172,7 @@ func (f *Feeder) Run(ctx context.Context) error {
 			return fmt.Errorf("feed of cluster %q: refused %d times: %w", f.conf.Cluster, held, err)
 		}
 		f.losses.lost(ctx, err)
-		if err := wait.pause(ctx); err != nil {
+		if err := wait.pause(ctx, err); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,7 @@ func (s *feedSession) rounds(ctx context.Context) error {
 		if s.takeListed() {
 			s.wait.reset()
 		}
-		if err := s.wait.pause(ctx); err != nil {
+		if err := s.wait.pause(ctx, nil); err != nil {
 			return err
 		}
 	}

@@ -46,6 +46,10 @@ func IsRevisionTooOld(err error) bool { return ReasonOf(err) == ReasonRevisionTo
 // IsReaderTooSlow reports whether a watch must list again because it fell behind.
 func IsReaderTooSlow(err error) bool { return ReasonOf(err) == ReasonReaderTooSlow }
 
+// IsLimited reports whether the caller asked for too much, and may try again
+// after [Error.RetryAfter].
+func IsLimited(err error) bool { return ReasonOf(err) == ReasonLimited }
+
 // IsNotFound reports whether what the call named does not exist, whatever it is.
 func IsNotFound(err error) bool { return codeOf(err) == codes.NotFound }
 

@@ -29,7 +29,7 @@ type WatchEvent struct {
 // Watch follows evictions and calls fn, in order, for each change, until ctx is
 // done or fn fails, and returns the context's cause or fn's error. When the
 // stream breaks it goes on after the last revision, with a back-off of 0.2 s to
-// 30 s; when that is not possible (OUT_OF_RANGE, RESOURCE_EXHAUSTED, no revision
+// 30 s; when that is not possible (OUT_OF_RANGE, READER_TOO_SLOW, no revision
 // yet) it tells Reset and lists, even if req did not ask for a list. It ends for
 // good on bad input, on an unknown cluster and on missing or insufficient
 // credentials.
@@ -48,10 +48,10 @@ func Watch(ctx context.Context, conn grpc.ClientConnInterface, req *reprievev1.W
 		case hopeless(err), codeOf(err) == codes.NotFound:
 			return err
 		}
-		if code := codeOf(err); code == codes.OutOfRange || code == codes.ResourceExhausted {
+		if code := codeOf(err); code == codes.OutOfRange || code == codes.ResourceExhausted && !IsLimited(err) {
 			w.restart = true
 		}
-		if err := w.wait.pause(ctx); err != nil {
+		if err := w.wait.pause(ctx, err); err != nil {
 			return err
 		}
 		if err := w.rewind(); err != nil {

@@ -15,6 +15,8 @@ type authorizer struct {
 	creds  *credentialChecker
 	denied func(method string)
 	live   *liveStreams
+	// limits is nil for the agent of this process.
+	limits *limiter
 }
 
 type accessKey struct{}
@@ -33,6 +35,9 @@ func (z *authorizer) authenticate(ctx context.Context) (context.Context, error) 
 	method, _ := grpc.Method(ctx)
 	who, sum, err := z.creds.caller(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if err := z.limits.call(who); err != nil {
 		return nil, err
 	}
 	a := newAccess(who, sum, rolesOf[method])

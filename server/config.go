@@ -84,6 +84,15 @@ type Limits struct {
 	MaxMessageBytes int `yaml:"max_message_bytes"`
 	// MaxStreams is how many calls one connection may have at a time.
 	MaxStreams int `yaml:"max_streams"`
+	// StreamsPerIdentity is how many streams one caller may have at a time, over
+	// all of its connections.
+	StreamsPerIdentity int `yaml:"streams_per_identity"`
+	// CallsPerSecond and CallsBurst are how often one caller may call; a stream
+	// counts when it is opened. No calls a second: no bound.
+	CallsPerSecond int `yaml:"calls_per_second"`
+	CallsBurst     int `yaml:"calls_burst"`
+	// MaxPageSize is the longest page of a list, whatever is asked for.
+	MaxPageSize int `yaml:"max_page_size"`
 	// StopTimeout bounds how long a stop waits for what is under way.
 	StopTimeout Duration `yaml:"stop_timeout"`
 }
@@ -122,7 +131,10 @@ func DefaultConfig() Config {
 		History: History{
 			SentAge: Duration(q.SentAge), SentCount: q.SentCount, EarlyAge: Duration(q.EarlyAge), EarlyCount: q.EarlyCount,
 		},
-		Limits: Limits{MaxMessageBytes: 4 << 20, MaxStreams: 1000, StopTimeout: Duration(10 * time.Second)},
+		Limits: Limits{
+			MaxMessageBytes: 4 << 20, MaxStreams: 1000, StreamsPerIdentity: 1000, CallsPerSecond: 500, CallsBurst: 1000,
+			MaxPageSize: 1000, StopTimeout: Duration(10 * time.Second),
+		},
 	}
 }
 

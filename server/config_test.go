@@ -181,7 +181,7 @@ func TestValidateTellsEveryFault(t *testing.T) {
 		"data_dir is empty", "0.0.0.0:7443 is not on loopback", "admin_listen: ", "log_format", "log_level", "adopt",
 		"feed_timeout: 1ms is not between 5s and 1h0m0s", "max_gap", "shards: 0 is not between 1 and 256", "history.sent_age",
 		"history.sent_count", "history.early_age", "history.early_count", "limits.max_message_bytes", "limits.max_streams",
-		"limits.stop_timeout", "auth.anonymous", "entry 1 (a): sha256", `defaults: mode: "king" is none of ENFORCE, SHADOW`,
+		"limits.streams_per_identity", "limits.calls_burst", "limits.max_page_size", "limits.stop_timeout", "auth.anonymous", "entry 1 (a): sha256", `defaults: mode: "king" is none of ENFORCE, SHADOW`,
 		`"Bad_Name" is no cluster name`, "clusters.east: budget_wait", "rate and unlimited_rate",
 	} {
 		if !strings.Contains(err.Error(), want) {

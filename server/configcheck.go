@@ -45,6 +45,10 @@ func (c *Config) Validate() error {
 	// Less than the least would refuse the batches of this product's own feeders.
 	v.number("limits.max_message_bytes", c.Limits.MaxMessageBytes, 4<<20, 64<<20)
 	v.number("limits.max_streams", c.Limits.MaxStreams, 1, 1_000_000)
+	v.number("limits.streams_per_identity", c.Limits.StreamsPerIdentity, 1, 1_000_000)
+	v.number("limits.calls_per_second", c.Limits.CallsPerSecond, 0, 1_000_000)
+	v.number("limits.calls_burst", c.Limits.CallsBurst, 1, 1_000_000)
+	v.number("limits.max_page_size", c.Limits.MaxPageSize, 1, 1000)
 	v.duration("limits.stop_timeout", c.Limits.StopTimeout, time.Second, 10*time.Minute)
 	v.policies(c)
 	v.security(c)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/reprieve-dev/reprieve/engine"
 )
@@ -57,6 +58,7 @@ var errorRules = []errorRule{
 	{engine.ErrReaderTooSlow, codes.ResourceExhausted, "READER_TOO_SLOW"},
 	{errUnauthenticated, codes.Unauthenticated, "UNAUTHENTICATED"},
 	{errDenied, codes.PermissionDenied, "PERMISSION_DENIED"},
+	{errLimited, codes.ResourceExhausted, "LIMITED"},
 	{errGrantsChanged, codes.Unavailable, "GRANTS_CHANGED"},
 	{engine.ErrInvalid, codes.InvalidArgument, "INVALID_ARGUMENT"},
 }
@@ -79,7 +81,7 @@ func (e *fieldError) Unwrap() error { return e.err }
 func statusOf(err error) (st *status.Status, known bool) {
 	for _, r := range errorRules {
 		if errors.Is(err, r.err) {
-			return detailed(r.code, r.reason, err.Error(), violationsOf(err)), true
+			return detailed(r.code, r.reason, err.Error(), detailsOf(err)...), true
 		}
 	}
 	switch {
@@ -94,13 +96,17 @@ func statusOf(err error) (st *status.Status, known bool) {
 	return status.New(codes.Internal, "internal error; the service's log says more"), false
 }
 
-// violationsOf are the faulty fields that an error names.
-func violationsOf(err error) *errdetails.BadRequest {
-	var fe *fieldError
-	if !errors.As(err, &fe) {
-		return nil
+// detailsOf are the faulty fields that an error names, and when to try again.
+func detailsOf(err error) (details []protoadapt.MessageV1) {
+	if fe := (*fieldError)(nil); errors.As(err, &fe) {
+		details = append(details, &errdetails.BadRequest{
+			FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: fe.field, Description: fe.err.Error()}},
+		})
 	}
-	return &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: fe.field, Description: fe.err.Error()}}}
+	if le := (*limitError)(nil); errors.As(err, &le) {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(le.retry)})
+	}
+	return details
 }
 
 // withViolations turns what the validation of messages found into the details
@@ -122,12 +128,9 @@ func withViolations(st *status.Status) *status.Status {
 	return st
 }
 
-func detailed(code codes.Code, reason, message string, bad *errdetails.BadRequest) *status.Status {
+func detailed(code codes.Code, reason, message string, more ...protoadapt.MessageV1) *status.Status {
 	st := status.New(code, message)
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: errorDomain, Reason: reason}}
-	if bad != nil {
-		details = append(details, bad)
-	}
+	details := append([]protoadapt.MessageV1{&errdetails.ErrorInfo{Domain: errorDomain, Reason: reason}}, more...)
 	if with, err := st.WithDetails(details...); err == nil {
 		return with
 	}

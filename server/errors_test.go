@@ -32,7 +32,7 @@ func TestErrorRules(t *testing.T) {
 }
 
 // ownErrors are the server's, which the engine does not know.
-var ownErrors = []error{errUnauthenticated, errDenied, errGrantsChanged}
+var ownErrors = []error{errUnauthenticated, errDenied, errGrantsChanged, errLimited}
 
 // TestEverySentinelHasARule fails for an error of the engine that was forgotten.
 func TestEverySentinelHasARule(t *testing.T) {

@@ -65,6 +65,7 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 		return errors.New("this program was built without an agent: run `reprieve agent` instead of kubeconfig or in_cluster")
 	}
 	local := *chain.auth
+	local.limits = nil
 	local.creds = &credentialChecker{anonymous: &caller{
 		name: "the agent in this process", kind: byProcess, grants: []grant{{role: RoleAgent, clusters: []string{s.conf.Cluster}}},
 	}}

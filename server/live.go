@@ -73,6 +73,11 @@ func (z *authorizer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServ
 		// Open to everyone: nothing can be taken away.
 		return handler(srv, s)
 	}
+	closed, err := z.limits.open(s.access.caller())
+	if err != nil {
+		return err
+	}
+	defer closed()
 	z.live.add(s)
 	defer z.live.remove(s)
 	// The credentials may have changed since the caller was let in.

@@ -17,7 +17,8 @@ type metrics struct {
 	commitErrors, unknownTokens, damaged prometheus.Counter
 	clockSteps                           prometheus.Counter
 	clockDrift                           prometheus.Gauge
-	denied, reloads, reloadErrors        *prometheus.CounterVec
+	denied, limited                      *prometheus.CounterVec
+	reloads, reloadErrors                *prometheus.CounterVec
 	deletions                            prometheus.Counter
 	deletionTime                         prometheus.Histogram
 }
@@ -51,6 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		closed:        counters("reprieve_evictions_closed_total", "Evictions that went to history, by reason.", "cluster", "reason"),
 		events:        counters("reprieve_feed_events_total", "Node and pod events taken from feeds.", "cluster"),
 		denied:        counters("reprieve_permission_denied_total", "Calls refused for want of a role.", "method"),
+		limited:       counters("reprieve_limited_total", "Calls refused because one caller asked for too much, by limit.", "limit"),
 		reloads:       counters("reprieve_reloads_total", "Changed files of certificates or tokens that were put in force.", "file"),
 		reloadErrors:  counters("reprieve_reload_errors_total", "Looks at a file of certificates or tokens that found it broken; what it held before is in force.", "file"),
 		commitTime:    histogram("reprieve_commit_duration_seconds", "Time of one transaction of the store.", commitBuckets),
@@ -64,7 +66,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		deletionTime: histogram("taint_eviction_controller_pod_deletion_duration_seconds",
 			"From the instant a pod was due until its deletion was ordered, in seconds.", longBuckets),
 	}
-	reg.MustRegister(m.lateness, m.delivery, m.feedLag, m.orders, m.results, m.closed, m.events, m.denied, m.reloads, m.reloadErrors, m.commitTime, m.commitSize,
+	reg.MustRegister(m.lateness, m.delivery, m.feedLag, m.orders, m.results, m.closed, m.events, m.denied, m.limited, m.reloads, m.reloadErrors, m.commitTime, m.commitSize,
 		m.commitErrors, m.unknownTokens, m.damaged, m.clockSteps, m.clockDrift, m.deletions, m.deletionTime)
 	return m
 }

@@ -16,6 +16,8 @@ const defaultPageSize = 100
 type queryService struct {
 	reprievev1.UnimplementedQueryServiceServer
 	engine *engine.Engine
+	// maxPage bounds the pages of lists.
+	maxPage int
 	// reports has room for the shadow reports that may be made at a time.
 	reports chan struct{}
 }
@@ -26,6 +28,7 @@ func (s *queryService) ListEvictions(ctx context.Context, r *reprievev1.ListEvic
 	if size == 0 {
 		size = defaultPageSize
 	}
+	size = min(size, s.maxPage)
 	if slices.Contains(r.GetStates(), reprievev1.EvictionState_EVICTION_STATE_CLOSED) {
 		return s.listClosed(ctx, r, size)
 	}

@@ -129,10 +129,16 @@ func (r *rotation) look(n int) {
 // counted wants metrics to have lines.
 func (r *rotation) counted(lines ...string) {
 	r.t.Helper()
-	_, text := r.get("/metrics")
+	wantMetric(r.t, r.fixture, lines...)
+}
+
+// wantMetric wants metrics to have lines.
+func wantMetric(t *testing.T, f *fixture, lines ...string) {
+	t.Helper()
+	_, text := f.get("/metrics")
 	for _, l := range lines {
 		if !strings.Contains(text, l+"\n") {
-			r.t.Errorf("metrics have no %q", l)
+			t.Errorf("metrics have no %q", l)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -100,6 +101,12 @@ type caller struct {
 	grants []grant
 	// uris are the certificate's names that say the grants.
 	uris []string
+}
+
+// identity tells callers apart: tokens by their names, certificates by all that
+// they say.
+func (c *caller) identity() string {
+	return strings.Join(append([]string{string(c.kind), c.name}, c.uris...), " ")
 }
 
 // access is what a caller may touch with one RPC. Its caller changes when the

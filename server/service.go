@@ -116,7 +116,8 @@ func (s *Service) buildGRPC() error {
 	}
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
 	s.chain = &chain{metrics: calls, logger: s.deps.Logger, stopping: new(atomic.Bool), auth: &authorizer{
-		creds: creds, live: newLiveStreams(), denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
+		creds: creds, live: newLiveStreams(), limits: newLimiter(s.deps.Clock, s.conf.Limits, s.metrics),
+		denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
 	}}
 	opts := append(s.chain.options(), s.transport()...)
 	listener, err := s.watchFiles(creds)
@@ -141,6 +142,7 @@ func (s *Service) buildGRPC() error {
 func (s *Service) watchFiles(creds *credentialChecker) (*listenerTLS, error) {
 	listener := newListenerTLS(func() time.Time { return wallTime(s.deps.Clock) })
 	s.reloader = newReloader(s.deps.Clock, s.metrics, s.deps.Logger, s.chain.auth.recheck, func() {
+		s.chain.auth.limits.sweep()
 		if n := listener.sweep(); n > 0 {
 			s.deps.Logger.Info("connections closed: their client certificates are no longer valid", "count", n)
 		}
@@ -167,7 +169,7 @@ func (s *Service) watchFiles(creds *credentialChecker) (*listenerTLS, error) {
 func (s *Service) register(g *grpc.Server) {
 	reprievev1.RegisterFeedServiceServer(g, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped})
 	reprievev1.RegisterEvictionServiceServer(g, &evictionService{engine: s.engine, stopped: s.stopped})
-	reprievev1.RegisterQueryServiceServer(g, &queryService{engine: s.engine, reports: make(chan struct{}, 1)})
+	reprievev1.RegisterQueryServiceServer(g, &queryService{engine: s.engine, maxPage: s.conf.Limits.MaxPageSize, reports: make(chan struct{}, 1)})
 	reprievev1.RegisterAdminServiceServer(g, &adminService{engine: s.engine})
 	healthv1.RegisterHealthServer(g, s.health)
 	reflection.RegisterV1(g)

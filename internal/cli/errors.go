@@ -182,6 +182,7 @@ var reasonHints = map[string]string{
 	client.ReasonRequestConflict:    "use another --request-id",
 	client.ReasonEtagMismatch:       "it was changed meanwhile; read it again",
 	client.ReasonRevisionTooOld:     "list again",
+	client.ReasonLimited:            "these credentials are used too much at once; try again, or raise `limits` of the service",
 	client.ReasonStopping:           "the service is stopping; try again",
 }
 
