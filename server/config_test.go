@@ -143,14 +143,14 @@ func TestSelfPodUID(t *testing.T) {
 
 func TestBadFiles(t *testing.T) {
 	for text, want := range map[string]string{
-		"data_dir: x\nlisten_on: y\n":          "line 2: field listen_on not found",
-		"clusters:\n  east:\n    mod: x\n":     "line 3: field mod not found",
+		"data_dir: x\nlisten_on: y\n":          "line 2: unknown key listen_on; docs/configuration.md lists the keys",
+		"clusters:\n  east:\n    mod: x\n":     "line 3: unknown key mod;",
 		"feed_timeout: 30\n":                   "duration",
 		"\tlisten: x\n":                        "cannot start any token",
 		"data_dir: x\n---\ndata_dir: y\n":      "more than one YAML document",
 		"shards: many\n":                       "line 1",
-		"tls:\n  certificate: x\n":             "field certificate not found",
-		"auth:\n  anonymous: true\n  tok: 1\n": "field tok not found",
+		"tls:\n  certificate: x\n":             "unknown key certificate;",
+		"auth:\n  anonymous: true\n  tok: 1\n": "unknown key tok;",
 	} {
 		_, err := ParseArgs([]string{"--config", writeFile(t, "c.yaml", text)}, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {

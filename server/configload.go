@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -88,10 +90,26 @@ func parseConfig(data []byte, c *Config) error {
 	dec := yaml.NewDecoder(bytes.NewReader(data))
 	dec.KnownFields(true)
 	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
-		return err
+		return plainYAMLError(err)
 	}
 	if err := dec.Decode(&struct{}{}); !errors.Is(err, io.EOF) {
 		return errors.New("has more than one YAML document; write one")
 	}
 	return nil
+}
+
+// unknownKey is the decoder's word for a key that the struct lacks.
+var unknownKey = regexp.MustCompile(`^(line \d+): field (\S+) not found in type \S+$`)
+
+// plainYAMLError says what the decoder found in one line, without the names of Go types.
+func plainYAMLError(err error) error {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) {
+		return err
+	}
+	faults := make([]string, len(wrong.Errors))
+	for i, e := range wrong.Errors {
+		faults[i] = unknownKey.ReplaceAllString(e, "$1: unknown key $2; docs/configuration.md lists the keys")
+	}
+	return errors.New(strings.Join(faults, "; "))
 }
