@@ -281,7 +281,8 @@ func (s *shard) wouldBecomeDue(sc *shardCluster, next *Policy) int {
 				continue
 			}
 			was := s.ruling(sc, p, &sc.conf.policy)
-			if sc.conf.policy.Mode != ModeEnforce || was.Verdict != VerdictLeave || was.Due.After(s.now) {
+			letGo := next.DisableBlastRadius && p.ev != nil && p.ev.state == StateDue && p.ev.hold == HoldBlastRadius
+			if letGo || sc.conf.policy.Mode != ModeEnforce || was.Verdict != VerdictLeave || was.Due.After(s.now) {
 				n++
 			}
 		}

@@ -45,6 +45,8 @@ type Pod struct {
 	Terminating, Finished, Mirror bool
 	// BoundAt is the binding's time as the object tells it (D8), zero if it tells none.
 	BoundAt time.Time
+	// Owner is the UID of the pod's controller, or else of another owner; empty if it has none.
+	Owner string
 	// DisruptionReason is the reason of the pod's condition DisruptionTarget, if
 	// that is True: somebody has marked the pod for removal.
 	DisruptionReason string
@@ -187,9 +189,13 @@ type ClusterStatus struct {
 	Feed        FeedHello
 	Nodes, Pods int
 	// Open counts by state (WAITING, DUE and so on), Holds by hold of what is due.
-	Open      map[State]int
-	Holds     map[Hold]int
-	Stuck     int
+	Open  map[State]int
+	Holds map[Hold]int
+	Stuck int
+	// Looping counts owners whose pods keep coming back to a node that they are evicted from.
+	Looping int
+	// Trips are the taint keys that the blast radius holds, without what takes a look at all evictions.
+	Trips     []BlastTrip
 	OldestDue time.Time
 	Executors []ExecutorStatus
 	Reprieves int

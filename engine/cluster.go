@@ -79,6 +79,7 @@ type cluster struct {
 	uids    map[string]*pod
 	names   map[podName]*pod
 	nodes   map[string]*routedNode
+	blast   blastGuard
 	session *FeedSession
 	// last is the latest feed's hello, lastMessage its latest message.
 	last        FeedHello
@@ -102,6 +103,8 @@ type podName struct{ namespace, name string }
 type routedNode struct {
 	uid string
 	gen uint32
+	// guards are of the node's taint keys that the blast radius bounds; never changed in place.
+	guards []Guard
 }
 
 // ignoredCounts count input that was taken and changes nothing.
@@ -151,7 +154,7 @@ func (cl *cluster) etag() string { return strconv.FormatUint(cl.rec.PolicyVersio
 // record returns the change that writes the cluster's record as it is. mu is held.
 func (cl *cluster) record() Change {
 	r := cl.rec
-	r.Pauses = slices.Clone(r.Pauses)
+	r.Pauses, r.Blasts = slices.Clone(r.Pauses), slices.Clone(r.Blasts)
 	return Change{Kind: ChangePutCluster, Cluster: cl.name, Record: &r}
 }
 

@@ -50,8 +50,10 @@ const (
 // Step is what one NoExecute taint means for one pod.
 type Step struct {
 	Taint Taint
-	// Ignored: the policy ignores the key.
+	// Ignored: the policy ignores the key, or an operator rejected it here.
 	Ignored bool
+	// Rejected: an operator rejected the key while the node had it.
+	Rejected bool
 	// Toleration is the index of the first matching toleration, -1 if none matches.
 	Toleration int
 	// Hidden are indexes of later tolerations that match too and do not count (D4).
@@ -96,7 +98,9 @@ type DecideInput struct {
 	Subject   Subject
 	NodeKnown bool
 	Taints    []Taint
-	Policy    *Policy
+	// Guards are the node's; those rejected count.
+	Guards []Guard
+	Policy *Policy
 	// Detail asks for Step.Hidden.
 	Detail bool
 	// Steps is room to reuse for Decision.Steps; it may be nil.
@@ -158,7 +162,10 @@ func decideTaint(in *DecideInput, taint Taint) Step {
 	if in.Subject.BoundAt.After(step.Start) {
 		step.Start = in.Subject.BoundAt
 	}
-	if slices.Contains(in.Policy.IgnoredTaintKeys, taint.Key) {
+	if i := guardOf(in.Guards, taint.Key); i >= 0 && in.Guards[i].Mark == GuardRejected {
+		step.Rejected = true
+	}
+	if step.Rejected || slices.Contains(in.Policy.IgnoredTaintKeys, taint.Key) {
 		step.Ignored = true
 		return step
 	}

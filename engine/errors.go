@@ -42,6 +42,8 @@ var (
 	ErrPauseUnknown = errors.New("pause not found")
 	// ErrReprieveUnknown means that the pod has no reprieve.
 	ErrReprieveUnknown = errors.New("reprieve not found")
+	// ErrBlastUnknown means that no taint key of that name is tripped or rejected.
+	ErrBlastUnknown = errors.New("taint key is not held by the blast radius")
 	// ErrEtag means that the policy changed since it was read.
 	ErrEtag = errors.New("policy was changed by another; read it again")
 	// ErrRevisionTooOld means that the revision is older than the ring of changes, or of another run.

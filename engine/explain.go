@@ -32,7 +32,7 @@ func (g *Engine) Explain(ctx context.Context, name string, ref PodRef) (*PodExpl
 }
 
 func (s *shard) explain(sc *shardCluster, p *pod) *PodExplanation {
-	d := Decide(DecideInput{Subject: p.subject(), NodeKnown: p.node.known, Taints: p.node.force, Policy: &sc.conf.policy, Detail: true})
+	d := Decide(DecideInput{Subject: p.subject(), NodeKnown: p.node.known, Taints: p.node.force, Guards: p.node.guards, Policy: &sc.conf.policy, Detail: true})
 	x := &PodExplanation{
 		Cluster: sc.name, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName,
 		NodeStatus: p.node.status(), Tolerations: p.tols.tolerations(), BoundAt: p.boundAt,
@@ -45,7 +45,7 @@ func (s *shard) explain(sc *shardCluster, p *pod) *PodExplanation {
 		x.Eviction = s.view(sc, p.ev)
 	}
 	x.Holds = s.allHolds(sc, p)
-	x.Warnings = x.warnings(sc.conf)
+	x.Warnings = append(x.warnings(sc.conf), sc.loopWarning(p, s.now)...)
 	x.Change = x.whatWouldChange()
 	return x
 }
@@ -71,7 +71,10 @@ func (s *shard) allHolds(sc *shardCluster, p *pod) (holds []Hold) {
 	if p.ev.notBefore().After(s.now) {
 		holds = append(holds, HoldBackingOff)
 	}
-	if h := s.holdNow(sc, p.ev); h > HoldBackingOff {
+	if held, _ := conf.blastHold(p.ev, s.now); held {
+		holds = append(holds, HoldBlastRadius)
+	}
+	if h := s.holdNow(sc, p.ev); h > HoldBlastRadius {
 		holds = append(holds, h)
 	}
 	return holds
@@ -133,6 +136,8 @@ func (x *PodExplanation) whatWouldChange() (out []string) {
 	for i := range d.Steps {
 		st := &d.Steps[i]
 		switch {
+		case st.Rejected:
+			out = append(out, fmt.Sprintf("releasing taint key %q, which an operator rejected, would make taint %s count from %s", st.Taint.Key, st.Taint, st.Start.Format(time.RFC3339)))
 		case st.Ignored:
 			out = append(out, fmt.Sprintf("taking %q off the policy's ignored_taint_keys would make taint %s count from %s", st.Taint.Key, st.Taint, st.Start.Format(time.RFC3339)))
 		case st.Forever:
@@ -209,7 +214,7 @@ func simulateNode(sc *shardCluster, n *node, taints []Taint, namespace string) [
 		if namespace != "" && p.namespace != namespace {
 			continue
 		}
-		d := Decide(DecideInput{Subject: p.subject(), NodeKnown: true, Taints: taints, Policy: &sc.conf.policy, Detail: true})
+		d := Decide(DecideInput{Subject: p.subject(), NodeKnown: true, Taints: taints, Guards: n.guards, Policy: &sc.conf.policy, Detail: true})
 		out = append(out, SimulatedPod{Cluster: sc.name, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: n.name, Decision: d})
 	}
 	return out

@@ -250,6 +250,7 @@ func (f *FeedSession) fence(e *feedEntry) {
 		if sc := s.clusters[f.cl.name]; sc != nil {
 			s.stirQuiet(sc)
 			sc.forgetLate(s.now)
+			sc.forgetLoops(s.now)
 		}
 	}, func() { f.complete(e) })
 }
@@ -304,11 +305,15 @@ func (f *FeedSession) SyncEnd(ctx context.Context, sequence uint64) error {
 	e.live, e.synced = true, true
 	f.entries = append(f.entries, e)
 	cl.route(cl.unlisted(), e.at, func() {})
+	guards := cl.settleGuards(cl.rec.AdoptedAt.IsZero() && !cl.damaged)
 	gap := e.at.Sub(cl.rec.LastLiveAt)
 	adopt := cl.rec.AdoptedAt.IsZero() || gap > cl.core.opts.MaxGap
 	cl.reconfigure(reconfiguration{
 		edit: func(c *clusterConf) { c.live = true },
-		each: func(s *shard, sc *shardCluster) { s.listed(sc, adopt, e.at) },
+		each: func(s *shard, sc *shardCluster) {
+			s.reguard(sc, guards)
+			s.listed(sc, adopt, e.at)
+		},
 		save: func(r *ClusterRecord) {
 			r.UID, r.LastLiveAt = f.hello.ClusterUID, e.at
 			if adopt {
@@ -386,7 +391,7 @@ func (cl *cluster) route(events []Event, at time.Time, then func()) {
 	for i := range events {
 		switch ev := &events[i]; {
 		case ev.Node != nil:
-			cl.routeNode(ev, part)
+			cl.routeNode(ev, at, part)
 		case ev.Pod != nil && ev.Type == EventDelete:
 			cl.routePodGone(ev.Pod, part)
 		case ev.Pod != nil:
@@ -407,7 +412,8 @@ func (cl *cluster) route(events []Event, at time.Time, then func()) {
 	}
 }
 
-func (cl *cluster) routeNode(ev *Event, part func(*shard) *batch) {
+func (cl *cluster) routeNode(ev *Event, at time.Time, part func(*shard) *batch) {
+	op := nodeOp{Event: *ev}
 	if ev.Type == EventDelete {
 		known := cl.nodes[ev.Node.Name]
 		if known == nil || ev.Node.UID != "" && known.uid != "" && known.uid != ev.Node.UID {
@@ -415,12 +421,13 @@ func (cl *cluster) routeNode(ev *Event, part func(*shard) *batch) {
 			cl.ignored.unknownUID.Add(1)
 			return
 		}
+		cl.unsight(known)
 		delete(cl.nodes, ev.Node.Name)
 	} else {
-		cl.nodes[ev.Node.Name] = &routedNode{uid: ev.Node.UID, gen: cl.gen}
+		op.guards = cl.sight(ev.Node, at)
 	}
 	b := part(cl.core.shardOf(cl.name, ev.Node.Name))
-	b.nodes = append(b.nodes, *ev)
+	b.nodes = append(b.nodes, op)
 }
 
 func (cl *cluster) routePodGone(seen *Pod, part func(*shard) *batch) {

@@ -179,7 +179,7 @@ func (s *shard) observe(sc *shardCluster, p *pod, finished bool, at time.Time) {
 
 // judge decides over a mark as things stand, and returns the cause of its due instant.
 func (s *shard) judge(sc *shardCluster, m *lateMark) Cause {
-	d := Decide(DecideInput{NodeKnown: m.node.known, Taints: m.node.force, Policy: &sc.conf.policy, Steps: s.steps, Subject: m.subject})
+	d := Decide(DecideInput{NodeKnown: m.node.known, Taints: m.node.force, Guards: m.node.guards, Policy: &sc.conf.policy, Steps: s.steps, Subject: m.subject})
 	s.steps = d.Steps
 	m.seen.Standing = standing(&d, m.subject.Tolerations)
 	m.due, m.seen.TaintSince = d.Due, time.Time{}

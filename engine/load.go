@@ -15,6 +15,7 @@ func (c *core) load(ctx context.Context) error {
 		return err
 	}
 	for _, cl := range c.clusters {
+		cl.blast.sortAdmitted()
 		if err := c.loadShadow(ctx, cl); err != nil {
 			return err
 		}
@@ -49,11 +50,13 @@ func (l *loader) Node(r *NodeRecord) error {
 	s := l.core.shardOf(l.cl.name, r.Name)
 	n := s.clusters[l.cl.name].nodeNamed(r.Name)
 	n.known = true
-	n.nodeState = nodeState{uid: r.UID, taints: r.Taints, episodeStart: r.EpisodeStart}
+	n.nodeState = nodeState{uid: r.UID, taints: r.Taints, episodeStart: r.EpisodeStart, guards: r.Guards}
 	stored := n.nodeState
 	n.stored = &stored
 	n.force = n.inForce()
-	l.cl.nodes[r.Name] = &routedNode{uid: r.UID}
+	routed := &routedNode{uid: r.UID}
+	l.cl.nodes[r.Name] = routed
+	l.cl.loadGuards(r.Name, routed, r.Guards, l.core.clock.Now())
 	return nil
 }
 

@@ -244,5 +244,7 @@ func upsertPod(p *mPod) engine.Event {
 	return engine.Event{Type: engine.EventUpsert, Pod: &engine.Pod{
 		Namespace: p.namespace, Name: p.name, UID: p.uid, Node: p.node, Tolerations: p.tolerations,
 		Terminating: p.terminating, Finished: p.finished, Mirror: p.mirror, BoundAt: p.bound,
+		// Each pod has an owner of its own: the waits of pods that come back are tested apart.
+		Owner: "owner of " + p.uid,
 	}}
 }

@@ -12,6 +12,8 @@ type nodeState struct {
 	uid          string
 	taints       []Taint
 	episodeStart time.Time
+	// guards are the router's; the rules do not touch them.
+	guards []Guard
 }
 
 // sighting is one look at a node.
@@ -134,5 +136,7 @@ func (n *nodeState) inForce() []Taint {
 func (n *nodeState) equal(o *nodeState) bool {
 	return n.uid == o.uid && n.episodeStart.Equal(o.episodeStart) && slices.EqualFunc(n.taints, o.taints, func(a, b Taint) bool {
 		return a.Key == b.Key && a.Value == b.Value && a.TimeAdded.Equal(b.TimeAdded) && a.Start.Equal(b.Start)
+	}) && slices.EqualFunc(n.guards, o.guards, func(a, b Guard) bool {
+		return a.Key == b.Key && a.Mark == b.Mark && a.Since.Equal(b.Since)
 	})
 }

@@ -24,6 +24,10 @@ type pod struct {
 	// claimed: an order of ours was out, or the taint manager's mark was seen, so
 	// that its mark is no news any more.
 	claimed bool
+	// wave is how many evictions of its owner from the node the pod has come after (see loop).
+	wave uint8
+	// owner is a hash of what makes another pod of the kind; see comesBack.
+	owner uint64
 
 	// node is never nil: a pod without a node is on the node named "".
 	node    *node

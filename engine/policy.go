@@ -45,6 +45,17 @@ type Policy struct {
 	IgnoredTaintKeys    []string
 	ExcludedNamespaces  []string
 	ComparisonOperators bool
+	BlastRadius         BlastRadius
+	DisableBlastRadius  bool
+}
+
+// BlastRadius bounds how many nodes may get one taint key within a window
+// before what falls due by it is held.
+type BlastRadius struct {
+	// MaxNodeShare is the share of the cluster's nodes, MinNodes how many it must have to be bounded.
+	MaxNodeShare float64
+	Window       time.Duration
+	MinNodes     int
 }
 
 // PolicyField names fields of a [Policy] in a set.
@@ -63,6 +74,8 @@ const (
 	PolicyIgnoredTaintKeys
 	PolicyExcludedNamespaces
 	PolicyComparisonOperators
+	PolicyBlastRadius
+	PolicyDisableBlastRadius
 	PolicyAllFields PolicyField = 1<<iota - 1
 )
 
@@ -82,6 +95,7 @@ func DefaultPolicy() Policy {
 		Burst:              100,
 		Method:             MethodDelete,
 		BudgetWait:         5 * time.Minute,
+		BlastRadius:        BlastRadius{MaxNodeShare: 0.2, Window: time.Minute, MinNodes: 10},
 	}
 }
 
@@ -117,6 +131,12 @@ func (p Policy) With(patch PolicyPatch) Policy {
 	if patch.Fields&PolicyComparisonOperators != 0 {
 		p.ComparisonOperators = patch.ComparisonOperators
 	}
+	if patch.Fields&PolicyBlastRadius != 0 {
+		p.BlastRadius = patch.BlastRadius
+	}
+	if patch.Fields&PolicyDisableBlastRadius != 0 {
+		p.DisableBlastRadius = patch.DisableBlastRadius
+	}
 	return p
 }
 
@@ -135,6 +155,9 @@ func (p *Policy) budgetLeft(due, now time.Time) time.Duration {
 func (p *Policy) Idle(set PolicyField) (warnings []string) {
 	if set&PolicyBudgetWait != 0 && p.Method != MethodEvictThenDelete {
 		warnings = append(warnings, fmt.Sprintf("budget_wait has no effect: the method is %s, and only EVICT_THEN_DELETE waits", p.Method))
+	}
+	if set&PolicyBlastRadius != 0 && p.DisableBlastRadius {
+		warnings = append(warnings, "blast_radius has no effect: disable_blast_radius is set")
 	}
 	for _, w := range []struct {
 		field     PolicyField

@@ -340,6 +340,9 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 		"unknown_uid": cl.ignored.unknownUID.Load(),
 	}
 	st.Foreign = cl.foreign.status(now)
+	if !st.Policy.DisableBlastRadius {
+		st.Trips = slices.DeleteFunc(cl.blastTrips(""), func(t BlastTrip) bool { return t.TrippedAt.IsZero() })
+	}
 	left := newCountdown(2, func() { close(done) })
 	cl.dispatcher.inbox.put(dispatchMsg{task: func(d *dispatcher) {
 		st.Executors = d.status()
@@ -391,6 +394,12 @@ func (st *ClusterStatus) warnings(now time.Time) (w []string) {
 		w = append(w, fmt.Sprintf("this service runs in %s of this cluster, whose pods it evicts: if its node dies, nobody evicts it, "+
 			"and nobody evicts anything here; run it elsewhere, see \"Where to run it\" in docs/operations.md", st.Self))
 	}
+	for i := range st.Trips {
+		w = append(w, st.Trips[i].warning(&st.Policy))
+	}
+	if st.Looping > 0 {
+		w = append(w, fmt.Sprintf("%d owners' pods keep coming back to nodes that they are evicted from; they wait longer each time", st.Looping))
+	}
 	if st.Stuck > 0 {
 		w = append(w, fmt.Sprintf("%d evictions are stuck (%d or more attempts)", st.Stuck, stuckAttempts))
 	}
@@ -418,6 +427,7 @@ type shardStatus struct {
 	offered int
 	blocked Hold
 	oldest  time.Time
+	looping int
 }
 
 func (s *shard) status(name string) (st shardStatus) {
@@ -426,6 +436,7 @@ func (s *shard) status(name string) (st shardStatus) {
 		return st
 	}
 	st.counts = sc.counts
+	st.looping = sc.looping(s.now)
 	st.blocked = Hold(sc.dispatcher.blocked.Load())
 	for e := range sc.active {
 		if e.offer != nil {
@@ -456,6 +467,7 @@ func (p *shardStatus) addTo(st *ClusterStatus) {
 		st.Holds[p.blocked] += p.offered
 	}
 	st.Stuck += p.counts.stuck
+	st.Looping += p.looping
 	if !p.oldest.IsZero() && (st.OldestDue.IsZero() || p.oldest.Before(st.OldestDue)) {
 		st.OldestDue = p.oldest
 	}

@@ -72,6 +72,7 @@ const (
 	CancelPolicy
 	CancelRequestWithdrawn
 	CancelReprieve
+	CancelRejected
 )
 
 // Hold is the gate that keeps a due eviction back. The order of the values is
@@ -224,6 +225,8 @@ type NodeRecord struct {
 	Taints             []Taint
 	// EpisodeStart is the start of the running not-ready/unreachable episode (D11); zero if none.
 	EpisodeStart time.Time
+	// Guards are what the blast radius remembers of the taints' keys.
+	Guards []Guard
 }
 
 // ReprieveRecord is a stay that an operator granted one pod.
@@ -258,4 +261,6 @@ type ClusterRecord struct {
 	// PolicyVersion grows with each SetPolicy; the etag is made of it.
 	PolicyVersion uint64
 	Pauses        []Pause
+	// Blasts are taint keys that the blast radius holds, or that were rejected.
+	Blasts []BlastRecord
 }

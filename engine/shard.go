@@ -43,7 +43,9 @@ type shardCluster struct {
 	// quiet are pods with podRest.quietUntil set.
 	quiet map[*pod]struct{}
 	// late are marks that were no decision's yet when they came, see observeLate.
-	late   map[*pod]lateMark
+	late map[*pod]lateMark
+	// loops are owners whose pods were evicted from a node lately.
+	loops  map[loopKey]*loop
 	pods   int
 	counts counts
 }

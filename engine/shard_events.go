@@ -10,11 +10,17 @@ import (
 type batch struct {
 	cluster *cluster
 	at      time.Time
-	nodes   []Event
+	nodes   []nodeOp
 	pods    []podOp
 	// done is called, in the shard's goroutine, when all of it has been applied
 	// and its changes are with the committer.
 	done func()
+}
+
+// nodeOp is a node event with what the router's count makes of the node's taints.
+type nodeOp struct {
+	Event
+	guards []Guard
 }
 
 // podOp is a pod event that the router has resolved to a pod.
@@ -77,7 +83,7 @@ func (sc *shardCluster) tidy(n *node) {
 }
 
 // applyNode applies a node event and returns the node if its pods need a new decision.
-func (s *shard) applyNode(sc *shardCluster, ev *Event, at time.Time) *node {
+func (s *shard) applyNode(sc *shardCluster, ev *nodeOp, at time.Time) *node {
 	if ev.Type == EventDelete {
 		if n := sc.nodes[ev.Node.Name]; n != nil && n.known {
 			s.nodeGone(sc, n, at)
@@ -98,6 +104,7 @@ func (s *shard) applyNode(sc *shardCluster, ev *Event, at time.Time) *node {
 		n.seenAt = at
 	}
 	next, ignored := n.observe(ev.Node, look)
+	next.guards = ev.guards
 	if ignored > 0 {
 		sc.ignored.taintEffect.Add(uint64(ignored))
 	}
@@ -147,7 +154,7 @@ func (s *shard) storeNode(sc *shardCluster, n *node) {
 	state := n.nodeState
 	n.stored = &state
 	s.change(Change{Kind: ChangePutNode, Cluster: sc.name, Node: &NodeRecord{
-		Cluster: sc.name, Name: n.name, UID: n.uid, Taints: n.taints, EpisodeStart: n.episodeStart,
+		Cluster: sc.name, Name: n.name, UID: n.uid, Taints: n.taints, EpisodeStart: n.episodeStart, Guards: n.guards,
 	}})
 }
 
@@ -172,6 +179,7 @@ func (s *shard) applyPod(sc *shardCluster, op *podOp, at time.Time) {
 				p.boundAt = b
 			}
 		}
+		s.comesBack(sc, p, op.seen)
 	}
 	tols := s.interner.get(op.seen.Tolerations)
 	s.interner.put(p.tols)

@@ -29,7 +29,7 @@ const (
 // ruling is the decision over a pod as the shard holds it. The answer is valid
 // until the next ruling.
 func (s *shard) ruling(sc *shardCluster, p *pod, policy *Policy) Decision {
-	in := DecideInput{NodeKnown: p.node.known, Taints: p.node.force, Policy: policy, Steps: s.steps, Subject: p.subject()}
+	in := DecideInput{NodeKnown: p.node.known, Taints: p.node.force, Guards: p.node.guards, Policy: policy, Steps: s.steps, Subject: p.subject()}
 	d := Decide(in)
 	s.steps = d.Steps
 	return d
@@ -124,6 +124,9 @@ func (s *shard) open(sc *shardCluster, p *pod, due time.Time, cause Cause) {
 func (s *shard) opened(sc *shardCluster, p *pod, due time.Time, cause Cause) *eviction {
 	e := &eviction{pod: p, due: due, cause: cause, openedAt: s.now}
 	p.ev = e
+	if nb := sc.loopBackOff(p, &cause); nb.After(s.now) {
+		e.more().notBefore = nb
+	}
 	sc.set(e, StateWaiting, HoldNone, time.Time{})
 	return e
 }
@@ -158,6 +161,8 @@ func (s *shard) cancelCause(sc *shardCluster, e *eviction) CancelCause {
 	switch {
 	case t == nil:
 		return CancelTaintRemoved
+	case e.pod.node.has(t.Key, GuardRejected):
+		return CancelRejected
 	case slices.Contains(sc.conf.policy.IgnoredTaintKeys, t.Key):
 		return CancelPolicy
 	default:
@@ -169,6 +174,10 @@ func (s *shard) cancelCause(sc *shardCluster, e *eviction) CancelCause {
 func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	cause := e.pod.cause(d)
 	if e.due.Equal(d.Due) && e.cause.equal(&cause) {
+		if e.state == StateDue && e.hold == HoldBlastRadius && e.pending == 0 {
+			// Something that is not held may make the pod leave by now.
+			s.heap.arm(e, s.now)
+		}
 		return
 	}
 	switch e.state {
@@ -204,6 +213,8 @@ func (s *shard) moveCause(e *eviction, next *Cause) CancelCause {
 		return CancelRequestWithdrawn
 	case e.pod.node.taint(e.cause.Taint.Key, e.cause.Taint.Value) == nil:
 		return CancelTaintRemoved
+	case e.pod.node.has(e.cause.Taint.Key, GuardRejected):
+		return CancelRejected
 	case e.cause.Default && next.Default:
 		return CancelPolicy
 	default:
@@ -301,6 +312,9 @@ func (c *clusterConf) held(e *eviction, now time.Time) (Hold, time.Time) {
 	}
 	if nb := e.notBefore(); nb.After(now) {
 		return HoldBackingOff, nb
+	}
+	if held, until := c.blastHold(e, now); held {
+		return HoldBlastRadius, until
 	}
 	return HoldNone, time.Time{}
 }
@@ -404,6 +418,7 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 		}) {
 			failpoint.Hit(failpoint.OrderAfter)
 			s.core.observer.Sent(sc.name, lateness, e.attempts)
+			sc.sentFrom(e, s.now)
 			s.heap.arm(e, m.delivery.Deadline)
 			return
 		}

@@ -26,7 +26,7 @@ func (r CloseReason) String() string {
 
 // String returns the name used in the API.
 func (c CancelCause) String() string {
-	return name([]string{"UNSPECIFIED", "TAINT_REMOVED", "TOLERATION", "POLICY", "REQUEST_WITHDRAWN", "REPRIEVE"}, c)
+	return name([]string{"UNSPECIFIED", "TAINT_REMOVED", "TOLERATION", "POLICY", "REQUEST_WITHDRAWN", "REPRIEVE", "REJECTED"}, c)
 }
 
 // String says in words what stood against a pod's eviction; empty if nothing did.

@@ -105,6 +105,37 @@ func (s *adminService) RevokeReprieve(ctx context.Context, r *reprievev1.RevokeR
 	return &reprievev1.RevokeReprieveResponse{}, nil
 }
 
+// ListBlastRadiusTrips implements the RPC.
+func (s *adminService) ListBlastRadiusTrips(ctx context.Context, r *reprievev1.ListBlastRadiusTripsRequest) (*reprievev1.ListBlastRadiusTripsResponse, error) {
+	trips, err := s.engine.BlastTrips(ctx, r.GetCluster())
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.ListBlastRadiusTripsResponse{Trips: wire.BlastTrips(r.GetCluster(), trips)}, nil
+}
+
+// ReleaseBlastRadius implements the RPC.
+func (s *adminService) ReleaseBlastRadius(ctx context.Context, r *reprievev1.ReleaseBlastRadiusRequest) (*reprievev1.ReleaseBlastRadiusResponse, error) {
+	trips, n, err := s.engine.DecideBlast(ctx, engine.BlastVerdict{
+		Cluster: r.GetCluster(), Key: r.GetKey(), Actor: actor(ctx), ValidateOnly: r.GetValidateOnly(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.ReleaseBlastRadiusResponse{Trips: wire.BlastTrips(r.GetCluster(), trips), Released: uint64(n)}, nil
+}
+
+// RejectBlastRadius implements the RPC.
+func (s *adminService) RejectBlastRadius(ctx context.Context, r *reprievev1.RejectBlastRadiusRequest) (*reprievev1.RejectBlastRadiusResponse, error) {
+	trips, n, err := s.engine.DecideBlast(ctx, engine.BlastVerdict{
+		Cluster: r.GetCluster(), Key: r.GetKey(), Reject: true, Actor: actor(ctx), Reason: r.GetReason(), ValidateOnly: r.GetValidateOnly(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &reprievev1.RejectBlastRadiusResponse{Trips: wire.BlastTrips(r.GetCluster(), trips), Rejected: uint64(n)}, nil
+}
+
 // ForgetCluster implements the RPC.
 func (s *adminService) ForgetCluster(ctx context.Context, r *reprievev1.ForgetClusterRequest) (*reprievev1.ForgetClusterResponse, error) {
 	if err := s.engine.ForgetCluster(ctx, r.GetCluster()); err != nil {

@@ -20,7 +20,7 @@ type collector struct {
 	clock  clock.Clock
 	logger *slog.Logger
 
-	serving, storeSize, storeFree, open, held, stuck, overdue, feedAge, synced, enforcing, self, nodes, pods, executors, reprieves, ignored, damaged, foreign *prometheus.Desc
+	serving, storeSize, storeFree, open, held, stuck, overdue, feedAge, synced, enforcing, self, nodes, pods, executors, reprieves, ignored, damaged, foreign, tripped, looping *prometheus.Desc
 }
 
 func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *collector {
@@ -46,6 +46,8 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 		reprieves: desc("reprieve_reprieves", "Reprieves known.", "cluster"),
 		ignored:   desc("reprieve_ignored_input_total", "Input that was ignored, by kind.", "cluster", "kind"),
 		damaged:   desc("reprieve_cluster_damaged", "1 if the cluster's record on disk is damaged.", "cluster"),
+		tripped:   desc("reprieve_blast_radius_tripped", "Taint keys that came to too many nodes at once; what falls due by them on the rest is held.", "cluster"),
+		looping:   desc("reprieve_looping_owners", "Owners whose pods keep coming back to a node that they are evicted from.", "cluster"),
 		foreign:   desc("reprieve_foreign_evictions_total", "Pods that another controller evicted for taints while the cluster's mode was ENFORCE.", "cluster"),
 	}
 }
@@ -54,7 +56,7 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.serving, c.storeSize, c.storeFree, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.self, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
-		c.foreign,
+		c.foreign, c.tripped, c.looping,
 	} {
 		ch <- d
 	}
@@ -109,6 +111,8 @@ func (c *collector) cluster(ch chan<- prometheus.Metric, st *engine.ClusterStatu
 	gauge(c.pods, float64(st.Pods))
 	gauge(c.executors, float64(len(st.Executors)))
 	gauge(c.reprieves, float64(st.Reprieves))
+	gauge(c.tripped, float64(len(st.Trips)))
+	gauge(c.looping, float64(st.Looping))
 	ch <- prometheus.MustNewConstMetric(c.foreign, prometheus.CounterValue, float64(st.Foreign.Total), name)
 	for kind, n := range st.Ignored {
 		ch <- prometheus.MustNewConstMetric(c.ignored, prometheus.CounterValue, float64(n), name, kind)

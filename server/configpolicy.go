@@ -19,17 +19,26 @@ import (
 // ClusterPolicy is a policy in the configuration, with the fields and bounds of
 // the contract's message of that name. Absent fields are set by nobody here.
 type ClusterPolicy struct {
-	Mode                         *string   `yaml:"mode"`
-	DefaultNotReadyToleration    *Duration `yaml:"default_not_ready_toleration"`
-	DefaultUnreachableToleration *Duration `yaml:"default_unreachable_toleration"`
-	DisableDefaultTolerations    *bool     `yaml:"disable_default_tolerations"`
-	Rate                         *Rate     `yaml:"rate"`
-	UnlimitedRate                *bool     `yaml:"unlimited_rate"`
-	Method                       *string   `yaml:"method"`
-	BudgetWait                   *Duration `yaml:"budget_wait"`
-	IgnoredTaintKeys             *[]string `yaml:"ignored_taint_keys"`
-	ExcludedNamespaces           *[]string `yaml:"excluded_namespaces"`
-	ComparisonOperators          *bool     `yaml:"comparison_operators"`
+	Mode                         *string      `yaml:"mode"`
+	DefaultNotReadyToleration    *Duration    `yaml:"default_not_ready_toleration"`
+	DefaultUnreachableToleration *Duration    `yaml:"default_unreachable_toleration"`
+	DisableDefaultTolerations    *bool        `yaml:"disable_default_tolerations"`
+	Rate                         *Rate        `yaml:"rate"`
+	UnlimitedRate                *bool        `yaml:"unlimited_rate"`
+	Method                       *string      `yaml:"method"`
+	BudgetWait                   *Duration    `yaml:"budget_wait"`
+	IgnoredTaintKeys             *[]string    `yaml:"ignored_taint_keys"`
+	ExcludedNamespaces           *[]string    `yaml:"excluded_namespaces"`
+	ComparisonOperators          *bool        `yaml:"comparison_operators"`
+	BlastRadius                  *BlastRadius `yaml:"blast_radius"`
+	DisableBlastRadius           *bool        `yaml:"disable_blast_radius"`
+}
+
+// BlastRadius bounds how many nodes one taint key may come to within a window.
+type BlastRadius struct {
+	MaxNodeShare *float64  `yaml:"max_node_share"`
+	Window       *Duration `yaml:"window"`
+	MinNodes     *uint32   `yaml:"min_nodes"`
 }
 
 // Rate bounds how fast a cluster's orders are sent.
@@ -65,6 +74,10 @@ func (p *ClusterPolicy) message() (msg *reprievev1.ClusterPolicy, lists engine.P
 		DefaultNotReadyToleration: p.DefaultNotReadyToleration.proto(), DefaultUnreachableToleration: p.DefaultUnreachableToleration.proto(),
 		DisableDefaultTolerations: p.DisableDefaultTolerations, UnlimitedRate: p.UnlimitedRate,
 		BudgetWait: p.BudgetWait.proto(), ComparisonOperators: p.ComparisonOperators,
+		DisableBlastRadius: p.DisableBlastRadius,
+	}
+	if b := p.BlastRadius; b != nil {
+		msg.BlastRadius = &reprievev1.BlastRadius{MaxNodeShare: b.MaxNodeShare, Window: b.Window.proto(), MinNodes: b.MinNodes}
 	}
 	if p.Rate != nil {
 		msg.Rate = &reprievev1.Rate{PerSecond: p.Rate.PerSecond, Burst: p.Rate.Burst}

@@ -53,6 +53,7 @@ var errorRules = []errorRule{
 	{engine.ErrEvictionUnknown, codes.NotFound, "EVICTION_UNKNOWN"},
 	{engine.ErrPauseUnknown, codes.NotFound, "PAUSE_UNKNOWN"},
 	{engine.ErrReprieveUnknown, codes.NotFound, "REPRIEVE_UNKNOWN"},
+	{engine.ErrBlastUnknown, codes.NotFound, "BLAST_RADIUS_UNKNOWN"},
 	{engine.ErrEtag, codes.Aborted, "ETAG_MISMATCH"},
 	{engine.ErrRevisionTooOld, codes.OutOfRange, "REVISION_TOO_OLD"},
 	{engine.ErrReaderTooSlow, codes.ResourceExhausted, "READER_TOO_SLOW"},

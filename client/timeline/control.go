@@ -126,6 +126,9 @@ func policyValue(f protoreflect.FieldDescriptor) string {
 	case f.Message() != nil && f.Message().FullName() == "google.protobuf.Duration":
 		return `a duration in seconds such as "300s"`
 	}
+	if f.Name() == "blast_radius" {
+		return `an object such as {"max_node_share": 0.2, "window": "60s", "min_nodes": 10}`
+	}
 	return `an object such as {"per_second": 50, "burst": 100}`
 }
 

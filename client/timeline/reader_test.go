@@ -190,7 +190,7 @@ func TestErrors(t *testing.T) {
 		"no policy":           {`{"control":"policy"}`, "in:1: control policy: policy is not an object"},
 		"policy a list":       {`{"control":"policy","policy":[]}`, "in:1: control policy: policy is not an object"},
 		"policy field": {`{"control":"policy","policy":{"rates":1}}`, `in:1: control policy: policy has no field "rates"; it has mode, default_not_ready_toleration, ` +
-			`default_unreachable_toleration, disable_default_tolerations, rate, unlimited_rate, method, budget_wait, ignored_taint_keys, excluded_namespaces, comparison_operators`},
+			`default_unreachable_toleration, disable_default_tolerations, rate, unlimited_rate, method, budget_wait, ignored_taint_keys, excluded_namespaces, comparison_operators, blast_radius, disable_blast_radius`},
 		"policy field twice": {`{"control":"policy","policy":{"unlimited_rate":true,"unlimitedRate":true}}`, `in:1: control policy: policy field unlimited_rate is there twice`},
 		"policy null":        {`{"control":"policy","policy":{"rate":null}}`, `in:1: control policy: policy field rate is null; leave it out to keep it as it is`},
 		"policy mode":        {`{"control":"policy","policy":{"mode":"ON"}}`, `in:1: control policy: policy field mode: "ON" is not one of SHADOW, ENFORCE`},

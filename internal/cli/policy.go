@@ -71,7 +71,8 @@ Fields: mode (shadow, enforce), default_not_ready_toleration and
 default_unreachable_toleration (durations), disable_default_tolerations (true, false),
 rate (ORDERS_A_SECOND/BURST), unlimited_rate, method (delete, evict, evict_then_delete),
 budget_wait (duration), ignored_taint_keys and excluded_namespaces (lists: a,b,c),
-comparison_operators. Durations are written 90s, 5m or 1h30m.`,
+comparison_operators, blast_radius (MAX_NODE_SHARE/WINDOW/MIN_NODES),
+disable_blast_radius. Durations are written 90s, 5m or 1h30m.`,
 		Example: `  reprieve policy set prod default_not_ready_toleration=10m rate=20/50
   reprieve policy set prod ignored_taint_keys=example.com/drain,example.com/spot
   reprieve policy set prod --unset rate

@@ -90,11 +90,32 @@ func assign(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor, value 
 			return errors.New("write a duration such as 90s, 5m or 1h30m")
 		}
 		m.Set(fd, protoreflect.ValueOfMessage(durationpb.New(d).ProtoReflect()))
+	case fd.Name() == "blast_radius":
+		return assignBlastRadius(p, value)
 	default:
 		return assignRate(p, value)
 	}
 	return nil
 }
+
+// assignBlastRadius reads MAX_NODE_SHARE/WINDOW/MIN_NODES.
+func assignBlastRadius(p *reprievev1.ClusterPolicy, value string) error {
+	parts := strings.Split(value, "/")
+	if len(parts) != 3 {
+		return errBlastRadius
+	}
+	share, err := strconv.ParseFloat(parts[0], 64)
+	window, err2 := time.ParseDuration(parts[1])
+	nodes, err3 := strconv.ParseUint(parts[2], 10, 32)
+	if err != nil || err2 != nil || err3 != nil {
+		return errBlastRadius
+	}
+	least := uint32(nodes)
+	p.BlastRadius = &reprievev1.BlastRadius{MaxNodeShare: &share, Window: durationpb.New(window), MinNodes: &least}
+	return nil
+}
+
+var errBlastRadius = errors.New("write MAX_NODE_SHARE/WINDOW/MIN_NODES, such as 0.2/60s/10")
 
 // assignRate reads ORDERS_A_SECOND/BURST.
 func assignRate(p *reprievev1.ClusterPolicy, value string) error {

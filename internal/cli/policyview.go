@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -39,6 +40,9 @@ func policyValue(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor) s
 		return enumShort(fd, one)
 	case fd.Name() == "rate":
 		return strconv.FormatFloat(p.GetRate().GetPerSecond(), 'g', -1, 64) + "/" + strconv.FormatUint(uint64(p.GetRate().GetBurst()), 10)
+	case fd.Name() == "blast_radius":
+		b := p.GetBlastRadius()
+		return fmt.Sprintf("%g/%s/%d", b.GetMaxNodeShare(), b.GetWindow().AsDuration(), b.GetMinNodes())
 	case fd.IsList():
 		var items []string
 		list := p.ProtoReflect().Get(fd).List()

@@ -20,6 +20,7 @@ func Cluster(st *engine.ClusterStatus) *reprievev1.Cluster {
 		Nodes: uint64(st.Nodes), Pods: uint64(st.Pods), StuckEvictions: uint64(st.Stuck), OldestDueTime: Timestamp(st.OldestDue),
 		Policy: Policy(st.Policy, engine.PolicyAllFields), Reprieves: uint64(st.Reprieves), Warnings: st.Warnings,
 		Ignored: st.Ignored, Damaged: st.Damaged,
+		BlastRadiusTrips: uint64(len(st.Trips)), LoopingOwners: uint64(st.Looping),
 	}
 	if !st.LastMessage.IsZero() {
 		out.FeedAge = durationpb.New(st.FeedAge)
@@ -41,6 +42,20 @@ func Cluster(st *engine.ClusterStatus) *reprievev1.Cluster {
 	}
 	for i := range st.Record.Pauses {
 		out.Pauses = append(out.Pauses, Pause(st.Record.Name, &st.Record.Pauses[i]))
+	}
+	return out
+}
+
+// BlastTrips translates a cluster's trips.
+func BlastTrips(cluster string, trips []engine.BlastTrip) []*reprievev1.BlastRadiusTrip {
+	out := make([]*reprievev1.BlastRadiusTrip, 0, len(trips))
+	for i := range trips {
+		t := &trips[i]
+		out = append(out, &reprievev1.BlastRadiusTrip{
+			Cluster: cluster, Key: t.Key, TripTime: Timestamp(t.TrippedAt), NodeLimit: uint64(t.Limit), ClusterNodes: uint64(t.ClusterNodes),
+			Nodes: uint64(t.Nodes), HeldNodes: uint64(t.Held), RejectedNodes: uint64(t.Rejected), NodeNames: t.NodeNames,
+			HeldEvictions: uint64(t.HeldEvictions), RejectTime: Timestamp(t.RejectedAt), Actor: t.Actor, Reason: t.Reason,
+		})
 	}
 	return out
 }

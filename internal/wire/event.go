@@ -48,6 +48,7 @@ func Pod(p *reprievev1.Pod) *engine.Pod {
 		Terminating: p.GetDeletionTime() != nil,
 		Finished:    p.GetPhase() == string(corev1.PodSucceeded) || p.GetPhase() == string(corev1.PodFailed),
 		Mirror:      p.GetMirror(), DisruptionReason: p.GetDisruptionReason(),
+		Owner: owner(p.GetOwnerReferences()),
 	}
 	for _, ts := range []*timestamppb.Timestamp{p.GetScheduledTime(), p.GetStartTime(), p.GetCreationTime()} {
 		if ts != nil {
@@ -56,6 +57,19 @@ func Pod(p *reprievev1.Pod) *engine.Pod {
 		}
 	}
 	return out
+}
+
+// owner is the UID of the managing controller, else of the first owner.
+func owner(refs []*reprievev1.OwnerReference) string {
+	for _, r := range refs {
+		if r.GetController() {
+			return r.GetUid()
+		}
+	}
+	if len(refs) > 0 {
+		return refs[0].GetUid()
+	}
+	return ""
 }
 
 // Tolerations translates a pod's tolerations, keeping their order.

@@ -133,7 +133,7 @@ func Decision(d *engine.Decision) *reprievev1.Decision {
 
 func step(s *engine.Step) *reprievev1.DecisionStep {
 	out := &reprievev1.DecisionStep{
-		Taint: &reprievev1.NodeTaint{Taint: taint(s.Taint), Start: Timestamp(s.Taint.Start)}, Ignored: s.Ignored,
+		Taint: &reprievev1.NodeTaint{Taint: taint(s.Taint), Start: Timestamp(s.Taint.Start)}, Ignored: s.Ignored, Rejected: s.Rejected,
 		DefaultToleration: s.Default, Start: Timestamp(s.Start), Forever: s.Forever, DueTime: Timestamp(s.Due),
 	}
 	if !s.Forever && !s.Ignored {

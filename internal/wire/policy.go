@@ -27,6 +27,11 @@ var policyFields = map[string]engine.PolicyField{
 	"ignored_taint_keys":             engine.PolicyIgnoredTaintKeys,
 	"excluded_namespaces":            engine.PolicyExcludedNamespaces,
 	"comparison_operators":           engine.PolicyComparisonOperators,
+	"blast_radius":                   engine.PolicyBlastRadius,
+	"blast_radius.max_node_share":    engine.PolicyBlastRadius,
+	"blast_radius.window":            engine.PolicyBlastRadius,
+	"blast_radius.min_nodes":         engine.PolicyBlastRadius,
+	"disable_blast_radius":           engine.PolicyDisableBlastRadius,
 }
 
 // PolicyFields translates a field mask's paths. "*" is all of them.
@@ -90,6 +95,25 @@ func PolicyPatch(p *reprievev1.ClusterPolicy, lists engine.PolicyField) engine.P
 	out.ExcludedNamespaces = p.GetExcludedNamespaces()
 	set(engine.PolicyComparisonOperators, p.ComparisonOperators != nil)
 	out.ComparisonOperators = p.GetComparisonOperators()
+	set(engine.PolicyBlastRadius, p.BlastRadius != nil)
+	out.BlastRadius = blastRadius(p.GetBlastRadius())
+	set(engine.PolicyDisableBlastRadius, p.DisableBlastRadius != nil)
+	out.DisableBlastRadius = p.GetDisableBlastRadius()
+	return out
+}
+
+// blastRadius translates a blast radius; absent fields have their defaults.
+func blastRadius(b *reprievev1.BlastRadius) engine.BlastRadius {
+	out := engine.DefaultPolicy().BlastRadius
+	if b.GetMaxNodeShare() != 0 {
+		out.MaxNodeShare = b.GetMaxNodeShare()
+	}
+	if b.GetWindow() != nil {
+		out.Window = b.GetWindow().AsDuration()
+	}
+	if b.GetMinNodes() != 0 {
+		out.MinNodes = int(b.GetMinNodes())
+	}
 	return out
 }
 
@@ -137,6 +161,15 @@ func Policy(p engine.Policy, fields engine.PolicyField) *reprievev1.ClusterPolic
 	}
 	if has(engine.PolicyComparisonOperators) {
 		out.ComparisonOperators = &p.ComparisonOperators
+	}
+	if has(engine.PolicyBlastRadius) {
+		nodes := uint32(p.BlastRadius.MinNodes)
+		out.BlastRadius = &reprievev1.BlastRadius{
+			MaxNodeShare: &p.BlastRadius.MaxNodeShare, Window: durationpb.New(p.BlastRadius.Window), MinNodes: &nodes,
+		}
+	}
+	if has(engine.PolicyDisableBlastRadius) {
+		out.DisableBlastRadius = &p.DisableBlastRadius
 	}
 	return out
 }

@@ -767,6 +767,499 @@ func (*RevokeReprieveResponse) Descriptor() ([]byte, []int) {
 	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
+// BlastRadiusTrip is a taint key that came to too many nodes at once, or was rejected.
+type BlastRadiusTrip struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Taint key.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Since when it is tripped; absent if it is not, or not any more.
+	TripTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=trip_time,json=tripTime,proto3" json:"trip_time,omitempty"`
+	// Nodes that might get the key within the window when it tripped.
+	NodeLimit uint64 `protobuf:"varint,4,opt,name=node_limit,json=nodeLimit,proto3" json:"node_limit,omitempty"`
+	// Nodes that the cluster had when it tripped.
+	ClusterNodes uint64 `protobuf:"varint,5,opt,name=cluster_nodes,json=clusterNodes,proto3" json:"cluster_nodes,omitempty"`
+	// Nodes that have the key.
+	Nodes uint64 `protobuf:"varint,6,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Of these, nodes on which what falls due by the key is held.
+	HeldNodes uint64 `protobuf:"varint,7,opt,name=held_nodes,json=heldNodes,proto3" json:"held_nodes,omitempty"`
+	// Of these, nodes on which the key was rejected and evicts nobody.
+	RejectedNodes uint64 `protobuf:"varint,8,opt,name=rejected_nodes,json=rejectedNodes,proto3" json:"rejected_nodes,omitempty"`
+	// Names of held and rejected nodes in the order of the alphabet, at most 100.
+	NodeNames []string `protobuf:"bytes,9,rep,name=node_names,json=nodeNames,proto3" json:"node_names,omitempty"`
+	// Due evictions that are held.
+	HeldEvictions uint64 `protobuf:"varint,10,opt,name=held_evictions,json=heldEvictions,proto3" json:"held_evictions,omitempty"`
+	// When it was last rejected.
+	RejectTime *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=reject_time,json=rejectTime,proto3" json:"reject_time,omitempty"`
+	// Who rejected it.
+	Actor string `protobuf:"bytes,12,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Why, for people.
+	Reason        string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlastRadiusTrip) Reset() {
+	*x = BlastRadiusTrip{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlastRadiusTrip) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlastRadiusTrip) ProtoMessage() {}
+
+func (x *BlastRadiusTrip) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlastRadiusTrip.ProtoReflect.Descriptor instead.
+func (*BlastRadiusTrip) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *BlastRadiusTrip) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *BlastRadiusTrip) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *BlastRadiusTrip) GetTripTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TripTime
+	}
+	return nil
+}
+
+func (x *BlastRadiusTrip) GetNodeLimit() uint64 {
+	if x != nil {
+		return x.NodeLimit
+	}
+	return 0
+}
+
+func (x *BlastRadiusTrip) GetClusterNodes() uint64 {
+	if x != nil {
+		return x.ClusterNodes
+	}
+	return 0
+}
+
+func (x *BlastRadiusTrip) GetNodes() uint64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *BlastRadiusTrip) GetHeldNodes() uint64 {
+	if x != nil {
+		return x.HeldNodes
+	}
+	return 0
+}
+
+func (x *BlastRadiusTrip) GetRejectedNodes() uint64 {
+	if x != nil {
+		return x.RejectedNodes
+	}
+	return 0
+}
+
+func (x *BlastRadiusTrip) GetNodeNames() []string {
+	if x != nil {
+		return x.NodeNames
+	}
+	return nil
+}
+
+func (x *BlastRadiusTrip) GetHeldEvictions() uint64 {
+	if x != nil {
+		return x.HeldEvictions
+	}
+	return 0
+}
+
+func (x *BlastRadiusTrip) GetRejectTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RejectTime
+	}
+	return nil
+}
+
+func (x *BlastRadiusTrip) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *BlastRadiusTrip) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// ListBlastRadiusTripsRequest names a cluster.
+type ListBlastRadiusTripsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster       string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBlastRadiusTripsRequest) Reset() {
+	*x = ListBlastRadiusTripsRequest{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBlastRadiusTripsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBlastRadiusTripsRequest) ProtoMessage() {}
+
+func (x *ListBlastRadiusTripsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBlastRadiusTripsRequest.ProtoReflect.Descriptor instead.
+func (*ListBlastRadiusTripsRequest) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListBlastRadiusTripsRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+// ListBlastRadiusTripsResponse has the keys.
+type ListBlastRadiusTripsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By key.
+	Trips         []*BlastRadiusTrip `protobuf:"bytes,1,rep,name=trips,proto3" json:"trips,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListBlastRadiusTripsResponse) Reset() {
+	*x = ListBlastRadiusTripsResponse{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListBlastRadiusTripsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListBlastRadiusTripsResponse) ProtoMessage() {}
+
+func (x *ListBlastRadiusTripsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListBlastRadiusTripsResponse.ProtoReflect.Descriptor instead.
+func (*ListBlastRadiusTripsResponse) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListBlastRadiusTripsResponse) GetTrips() []*BlastRadiusTrip {
+	if x != nil {
+		return x.Trips
+	}
+	return nil
+}
+
+// ReleaseBlastRadiusRequest says what to let go.
+type ReleaseBlastRadiusRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Taint key; empty means every key that is tripped, and none that is only rejected.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Only tell what would be released.
+	ValidateOnly  bool `protobuf:"varint,3,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseBlastRadiusRequest) Reset() {
+	*x = ReleaseBlastRadiusRequest{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseBlastRadiusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseBlastRadiusRequest) ProtoMessage() {}
+
+func (x *ReleaseBlastRadiusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseBlastRadiusRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseBlastRadiusRequest) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ReleaseBlastRadiusRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ReleaseBlastRadiusRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *ReleaseBlastRadiusRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+// ReleaseBlastRadiusResponse tells what is released.
+type ReleaseBlastRadiusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keys as they stood before.
+	Trips []*BlastRadiusTrip `protobuf:"bytes,1,rep,name=trips,proto3" json:"trips,omitempty"`
+	// Due evictions that were held.
+	Released      uint64 `protobuf:"varint,2,opt,name=released,proto3" json:"released,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseBlastRadiusResponse) Reset() {
+	*x = ReleaseBlastRadiusResponse{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseBlastRadiusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseBlastRadiusResponse) ProtoMessage() {}
+
+func (x *ReleaseBlastRadiusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseBlastRadiusResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseBlastRadiusResponse) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ReleaseBlastRadiusResponse) GetTrips() []*BlastRadiusTrip {
+	if x != nil {
+		return x.Trips
+	}
+	return nil
+}
+
+func (x *ReleaseBlastRadiusResponse) GetReleased() uint64 {
+	if x != nil {
+		return x.Released
+	}
+	return 0
+}
+
+// RejectBlastRadiusRequest says what to reject.
+type RejectBlastRadiusRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Taint key; empty means every key that is tripped.
+	Key string `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	// Why, for people.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Only tell what would be rejected.
+	ValidateOnly  bool `protobuf:"varint,4,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RejectBlastRadiusRequest) Reset() {
+	*x = RejectBlastRadiusRequest{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RejectBlastRadiusRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RejectBlastRadiusRequest) ProtoMessage() {}
+
+func (x *RejectBlastRadiusRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RejectBlastRadiusRequest.ProtoReflect.Descriptor instead.
+func (*RejectBlastRadiusRequest) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RejectBlastRadiusRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *RejectBlastRadiusRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RejectBlastRadiusRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RejectBlastRadiusRequest) GetValidateOnly() bool {
+	if x != nil {
+		return x.ValidateOnly
+	}
+	return false
+}
+
+// RejectBlastRadiusResponse tells what is rejected.
+type RejectBlastRadiusResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The keys as they stood before.
+	Trips []*BlastRadiusTrip `protobuf:"bytes,1,rep,name=trips,proto3" json:"trips,omitempty"`
+	// Open evictions by the keys, waiting, due or out, whose pods stay.
+	Rejected      uint64 `protobuf:"varint,2,opt,name=rejected,proto3" json:"rejected,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RejectBlastRadiusResponse) Reset() {
+	*x = RejectBlastRadiusResponse{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RejectBlastRadiusResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RejectBlastRadiusResponse) ProtoMessage() {}
+
+func (x *RejectBlastRadiusResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RejectBlastRadiusResponse.ProtoReflect.Descriptor instead.
+func (*RejectBlastRadiusResponse) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RejectBlastRadiusResponse) GetTrips() []*BlastRadiusTrip {
+	if x != nil {
+		return x.Trips
+	}
+	return nil
+}
+
+func (x *RejectBlastRadiusResponse) GetRejected() uint64 {
+	if x != nil {
+		return x.Rejected
+	}
+	return 0
+}
+
 // ForgetClusterRequest names a cluster twice.
 type ForgetClusterRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -780,7 +1273,7 @@ type ForgetClusterRequest struct {
 
 func (x *ForgetClusterRequest) Reset() {
 	*x = ForgetClusterRequest{}
-	mi := &file_reprieve_v1_admin_proto_msgTypes[12]
+	mi := &file_reprieve_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +1285,7 @@ func (x *ForgetClusterRequest) String() string {
 func (*ForgetClusterRequest) ProtoMessage() {}
 
 func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_admin_proto_msgTypes[12]
+	mi := &file_reprieve_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +1298,7 @@ func (x *ForgetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetClusterRequest.ProtoReflect.Descriptor instead.
 func (*ForgetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ForgetClusterRequest) GetCluster() string {
@@ -831,7 +1324,7 @@ type ForgetClusterResponse struct {
 
 func (x *ForgetClusterResponse) Reset() {
 	*x = ForgetClusterResponse{}
-	mi := &file_reprieve_v1_admin_proto_msgTypes[13]
+	mi := &file_reprieve_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +1336,7 @@ func (x *ForgetClusterResponse) String() string {
 func (*ForgetClusterResponse) ProtoMessage() {}
 
 func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_admin_proto_msgTypes[13]
+	mi := &file_reprieve_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +1349,7 @@ func (x *ForgetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetClusterResponse.ProtoReflect.Descriptor instead.
 func (*ForgetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 var File_reprieve_v1_admin_proto protoreflect.FileDescriptor
@@ -912,19 +1405,60 @@ const file_reprieve_v1_admin_proto_rawDesc = "" +
 	"\x15RevokeReprieveRequest\x12#\n" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12-\n" +
 	"\x03pod\x18\x02 \x01(\v2\x13.reprieve.v1.PodRefB\x06\xbaH\x03\xc8\x01\x01R\x03pod\"\x18\n" +
-	"\x16RevokeReprieveResponse\"\xe3\x01\n" +
+	"\x16RevokeReprieveResponse\"\xc7\x03\n" +
+	"\x0fBlastRadiusTrip\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x127\n" +
+	"\ttrip_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\btripTime\x12\x1d\n" +
+	"\n" +
+	"node_limit\x18\x04 \x01(\x04R\tnodeLimit\x12#\n" +
+	"\rcluster_nodes\x18\x05 \x01(\x04R\fclusterNodes\x12\x14\n" +
+	"\x05nodes\x18\x06 \x01(\x04R\x05nodes\x12\x1d\n" +
+	"\n" +
+	"held_nodes\x18\a \x01(\x04R\theldNodes\x12%\n" +
+	"\x0erejected_nodes\x18\b \x01(\x04R\rrejectedNodes\x12\x1d\n" +
+	"\n" +
+	"node_names\x18\t \x03(\tR\tnodeNames\x12%\n" +
+	"\x0eheld_evictions\x18\n" +
+	" \x01(\x04R\rheldEvictions\x12;\n" +
+	"\vreject_time\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"rejectTime\x12\x14\n" +
+	"\x05actor\x18\f \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\r \x01(\tR\x06reason\"B\n" +
+	"\x1bListBlastRadiusTripsRequest\x12#\n" +
+	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\"R\n" +
+	"\x1cListBlastRadiusTripsResponse\x122\n" +
+	"\x05trips\x18\x01 \x03(\v2\x1c.reprieve.v1.BlastRadiusTripR\x05trips\"\x81\x01\n" +
+	"\x19ReleaseBlastRadiusRequest\x12#\n" +
+	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12\x1a\n" +
+	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xbd\x02R\x03key\x12#\n" +
+	"\rvalidate_only\x18\x03 \x01(\bR\fvalidateOnly\"l\n" +
+	"\x1aReleaseBlastRadiusResponse\x122\n" +
+	"\x05trips\x18\x01 \x03(\v2\x1c.reprieve.v1.BlastRadiusTripR\x05trips\x12\x1a\n" +
+	"\breleased\x18\x02 \x01(\x04R\breleased\"\xa2\x01\n" +
+	"\x18RejectBlastRadiusRequest\x12#\n" +
+	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12\x1a\n" +
+	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\xbd\x02R\x03key\x12 \n" +
+	"\x06reason\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12#\n" +
+	"\rvalidate_only\x18\x04 \x01(\bR\fvalidateOnly\"k\n" +
+	"\x19RejectBlastRadiusResponse\x122\n" +
+	"\x05trips\x18\x01 \x03(\v2\x1c.reprieve.v1.BlastRadiusTripR\x05trips\x12\x1a\n" +
+	"\brejected\x18\x02 \x01(\x04R\brejected\"\xe3\x01\n" +
 	"\x14ForgetClusterRequest\x12#\n" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12!\n" +
 	"\aconfirm\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\aconfirm:\x82\x01\xbaH\x7f\x1a}\n" +
 	"\x0eforget.confirm\x12Mconfirm must repeat the cluster's name: all its waits and history are removed\x1a\x1cthis.confirm == this.cluster\"\x17\n" +
-	"\x15ForgetClusterResponse2\xea\x04\n" +
+	"\x15ForgetClusterResponse2\xa2\a\n" +
 	"\fAdminService\x12Y\n" +
 	"\x0ePauseEvictions\x12\".reprieve.v1.PauseEvictionsRequest\x1a#.reprieve.v1.PauseEvictionsResponse\x12\\\n" +
 	"\x0fResumeEvictions\x12#.reprieve.v1.ResumeEvictionsRequest\x1a$.reprieve.v1.ResumeEvictionsResponse\x12J\n" +
 	"\tGetPolicy\x12\x1d.reprieve.v1.GetPolicyRequest\x1a\x1e.reprieve.v1.GetPolicyResponse\x12J\n" +
 	"\tSetPolicy\x12\x1d.reprieve.v1.SetPolicyRequest\x1a\x1e.reprieve.v1.SetPolicyResponse\x12V\n" +
 	"\rGrantReprieve\x12!.reprieve.v1.GrantReprieveRequest\x1a\".reprieve.v1.GrantReprieveResponse\x12Y\n" +
-	"\x0eRevokeReprieve\x12\".reprieve.v1.RevokeReprieveRequest\x1a#.reprieve.v1.RevokeReprieveResponse\x12V\n" +
+	"\x0eRevokeReprieve\x12\".reprieve.v1.RevokeReprieveRequest\x1a#.reprieve.v1.RevokeReprieveResponse\x12k\n" +
+	"\x14ListBlastRadiusTrips\x12(.reprieve.v1.ListBlastRadiusTripsRequest\x1a).reprieve.v1.ListBlastRadiusTripsResponse\x12e\n" +
+	"\x12ReleaseBlastRadius\x12&.reprieve.v1.ReleaseBlastRadiusRequest\x1a'.reprieve.v1.ReleaseBlastRadiusResponse\x12b\n" +
+	"\x11RejectBlastRadius\x12%.reprieve.v1.RejectBlastRadiusRequest\x1a&.reprieve.v1.RejectBlastRadiusResponse\x12V\n" +
 	"\rForgetCluster\x12!.reprieve.v1.ForgetClusterRequest\x1a\".reprieve.v1.ForgetClusterResponseB?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
 var (
@@ -939,61 +1473,79 @@ func file_reprieve_v1_admin_proto_rawDescGZIP() []byte {
 	return file_reprieve_v1_admin_proto_rawDescData
 }
 
-var file_reprieve_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_reprieve_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_reprieve_v1_admin_proto_goTypes = []any{
-	(*PauseEvictionsRequest)(nil),   // 0: reprieve.v1.PauseEvictionsRequest
-	(*PauseEvictionsResponse)(nil),  // 1: reprieve.v1.PauseEvictionsResponse
-	(*ResumeEvictionsRequest)(nil),  // 2: reprieve.v1.ResumeEvictionsRequest
-	(*ResumeEvictionsResponse)(nil), // 3: reprieve.v1.ResumeEvictionsResponse
-	(*GetPolicyRequest)(nil),        // 4: reprieve.v1.GetPolicyRequest
-	(*GetPolicyResponse)(nil),       // 5: reprieve.v1.GetPolicyResponse
-	(*SetPolicyRequest)(nil),        // 6: reprieve.v1.SetPolicyRequest
-	(*SetPolicyResponse)(nil),       // 7: reprieve.v1.SetPolicyResponse
-	(*GrantReprieveRequest)(nil),    // 8: reprieve.v1.GrantReprieveRequest
-	(*GrantReprieveResponse)(nil),   // 9: reprieve.v1.GrantReprieveResponse
-	(*RevokeReprieveRequest)(nil),   // 10: reprieve.v1.RevokeReprieveRequest
-	(*RevokeReprieveResponse)(nil),  // 11: reprieve.v1.RevokeReprieveResponse
-	(*ForgetClusterRequest)(nil),    // 12: reprieve.v1.ForgetClusterRequest
-	(*ForgetClusterResponse)(nil),   // 13: reprieve.v1.ForgetClusterResponse
-	(*timestamppb.Timestamp)(nil),   // 14: google.protobuf.Timestamp
-	(*Pause)(nil),                   // 15: reprieve.v1.Pause
-	(*ClusterPolicy)(nil),           // 16: reprieve.v1.ClusterPolicy
-	(*fieldmaskpb.FieldMask)(nil),   // 17: google.protobuf.FieldMask
-	(*PodRef)(nil),                  // 18: reprieve.v1.PodRef
-	(*Reprieve)(nil),                // 19: reprieve.v1.Reprieve
+	(*PauseEvictionsRequest)(nil),        // 0: reprieve.v1.PauseEvictionsRequest
+	(*PauseEvictionsResponse)(nil),       // 1: reprieve.v1.PauseEvictionsResponse
+	(*ResumeEvictionsRequest)(nil),       // 2: reprieve.v1.ResumeEvictionsRequest
+	(*ResumeEvictionsResponse)(nil),      // 3: reprieve.v1.ResumeEvictionsResponse
+	(*GetPolicyRequest)(nil),             // 4: reprieve.v1.GetPolicyRequest
+	(*GetPolicyResponse)(nil),            // 5: reprieve.v1.GetPolicyResponse
+	(*SetPolicyRequest)(nil),             // 6: reprieve.v1.SetPolicyRequest
+	(*SetPolicyResponse)(nil),            // 7: reprieve.v1.SetPolicyResponse
+	(*GrantReprieveRequest)(nil),         // 8: reprieve.v1.GrantReprieveRequest
+	(*GrantReprieveResponse)(nil),        // 9: reprieve.v1.GrantReprieveResponse
+	(*RevokeReprieveRequest)(nil),        // 10: reprieve.v1.RevokeReprieveRequest
+	(*RevokeReprieveResponse)(nil),       // 11: reprieve.v1.RevokeReprieveResponse
+	(*BlastRadiusTrip)(nil),              // 12: reprieve.v1.BlastRadiusTrip
+	(*ListBlastRadiusTripsRequest)(nil),  // 13: reprieve.v1.ListBlastRadiusTripsRequest
+	(*ListBlastRadiusTripsResponse)(nil), // 14: reprieve.v1.ListBlastRadiusTripsResponse
+	(*ReleaseBlastRadiusRequest)(nil),    // 15: reprieve.v1.ReleaseBlastRadiusRequest
+	(*ReleaseBlastRadiusResponse)(nil),   // 16: reprieve.v1.ReleaseBlastRadiusResponse
+	(*RejectBlastRadiusRequest)(nil),     // 17: reprieve.v1.RejectBlastRadiusRequest
+	(*RejectBlastRadiusResponse)(nil),    // 18: reprieve.v1.RejectBlastRadiusResponse
+	(*ForgetClusterRequest)(nil),         // 19: reprieve.v1.ForgetClusterRequest
+	(*ForgetClusterResponse)(nil),        // 20: reprieve.v1.ForgetClusterResponse
+	(*timestamppb.Timestamp)(nil),        // 21: google.protobuf.Timestamp
+	(*Pause)(nil),                        // 22: reprieve.v1.Pause
+	(*ClusterPolicy)(nil),                // 23: reprieve.v1.ClusterPolicy
+	(*fieldmaskpb.FieldMask)(nil),        // 24: google.protobuf.FieldMask
+	(*PodRef)(nil),                       // 25: reprieve.v1.PodRef
+	(*Reprieve)(nil),                     // 26: reprieve.v1.Reprieve
 }
 var file_reprieve_v1_admin_proto_depIdxs = []int32{
-	14, // 0: reprieve.v1.PauseEvictionsRequest.end_time:type_name -> google.protobuf.Timestamp
-	15, // 1: reprieve.v1.PauseEvictionsResponse.pause:type_name -> reprieve.v1.Pause
-	16, // 2: reprieve.v1.GetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
-	16, // 3: reprieve.v1.GetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
-	16, // 4: reprieve.v1.SetPolicyRequest.policy:type_name -> reprieve.v1.ClusterPolicy
-	17, // 5: reprieve.v1.SetPolicyRequest.update_mask:type_name -> google.protobuf.FieldMask
-	16, // 6: reprieve.v1.SetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
-	16, // 7: reprieve.v1.SetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
-	18, // 8: reprieve.v1.GrantReprieveRequest.pod:type_name -> reprieve.v1.PodRef
-	14, // 9: reprieve.v1.GrantReprieveRequest.end_time:type_name -> google.protobuf.Timestamp
-	19, // 10: reprieve.v1.GrantReprieveResponse.reprieve:type_name -> reprieve.v1.Reprieve
-	18, // 11: reprieve.v1.RevokeReprieveRequest.pod:type_name -> reprieve.v1.PodRef
-	0,  // 12: reprieve.v1.AdminService.PauseEvictions:input_type -> reprieve.v1.PauseEvictionsRequest
-	2,  // 13: reprieve.v1.AdminService.ResumeEvictions:input_type -> reprieve.v1.ResumeEvictionsRequest
-	4,  // 14: reprieve.v1.AdminService.GetPolicy:input_type -> reprieve.v1.GetPolicyRequest
-	6,  // 15: reprieve.v1.AdminService.SetPolicy:input_type -> reprieve.v1.SetPolicyRequest
-	8,  // 16: reprieve.v1.AdminService.GrantReprieve:input_type -> reprieve.v1.GrantReprieveRequest
-	10, // 17: reprieve.v1.AdminService.RevokeReprieve:input_type -> reprieve.v1.RevokeReprieveRequest
-	12, // 18: reprieve.v1.AdminService.ForgetCluster:input_type -> reprieve.v1.ForgetClusterRequest
-	1,  // 19: reprieve.v1.AdminService.PauseEvictions:output_type -> reprieve.v1.PauseEvictionsResponse
-	3,  // 20: reprieve.v1.AdminService.ResumeEvictions:output_type -> reprieve.v1.ResumeEvictionsResponse
-	5,  // 21: reprieve.v1.AdminService.GetPolicy:output_type -> reprieve.v1.GetPolicyResponse
-	7,  // 22: reprieve.v1.AdminService.SetPolicy:output_type -> reprieve.v1.SetPolicyResponse
-	9,  // 23: reprieve.v1.AdminService.GrantReprieve:output_type -> reprieve.v1.GrantReprieveResponse
-	11, // 24: reprieve.v1.AdminService.RevokeReprieve:output_type -> reprieve.v1.RevokeReprieveResponse
-	13, // 25: reprieve.v1.AdminService.ForgetCluster:output_type -> reprieve.v1.ForgetClusterResponse
-	19, // [19:26] is the sub-list for method output_type
-	12, // [12:19] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	21, // 0: reprieve.v1.PauseEvictionsRequest.end_time:type_name -> google.protobuf.Timestamp
+	22, // 1: reprieve.v1.PauseEvictionsResponse.pause:type_name -> reprieve.v1.Pause
+	23, // 2: reprieve.v1.GetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
+	23, // 3: reprieve.v1.GetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
+	23, // 4: reprieve.v1.SetPolicyRequest.policy:type_name -> reprieve.v1.ClusterPolicy
+	24, // 5: reprieve.v1.SetPolicyRequest.update_mask:type_name -> google.protobuf.FieldMask
+	23, // 6: reprieve.v1.SetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
+	23, // 7: reprieve.v1.SetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
+	25, // 8: reprieve.v1.GrantReprieveRequest.pod:type_name -> reprieve.v1.PodRef
+	21, // 9: reprieve.v1.GrantReprieveRequest.end_time:type_name -> google.protobuf.Timestamp
+	26, // 10: reprieve.v1.GrantReprieveResponse.reprieve:type_name -> reprieve.v1.Reprieve
+	25, // 11: reprieve.v1.RevokeReprieveRequest.pod:type_name -> reprieve.v1.PodRef
+	21, // 12: reprieve.v1.BlastRadiusTrip.trip_time:type_name -> google.protobuf.Timestamp
+	21, // 13: reprieve.v1.BlastRadiusTrip.reject_time:type_name -> google.protobuf.Timestamp
+	12, // 14: reprieve.v1.ListBlastRadiusTripsResponse.trips:type_name -> reprieve.v1.BlastRadiusTrip
+	12, // 15: reprieve.v1.ReleaseBlastRadiusResponse.trips:type_name -> reprieve.v1.BlastRadiusTrip
+	12, // 16: reprieve.v1.RejectBlastRadiusResponse.trips:type_name -> reprieve.v1.BlastRadiusTrip
+	0,  // 17: reprieve.v1.AdminService.PauseEvictions:input_type -> reprieve.v1.PauseEvictionsRequest
+	2,  // 18: reprieve.v1.AdminService.ResumeEvictions:input_type -> reprieve.v1.ResumeEvictionsRequest
+	4,  // 19: reprieve.v1.AdminService.GetPolicy:input_type -> reprieve.v1.GetPolicyRequest
+	6,  // 20: reprieve.v1.AdminService.SetPolicy:input_type -> reprieve.v1.SetPolicyRequest
+	8,  // 21: reprieve.v1.AdminService.GrantReprieve:input_type -> reprieve.v1.GrantReprieveRequest
+	10, // 22: reprieve.v1.AdminService.RevokeReprieve:input_type -> reprieve.v1.RevokeReprieveRequest
+	13, // 23: reprieve.v1.AdminService.ListBlastRadiusTrips:input_type -> reprieve.v1.ListBlastRadiusTripsRequest
+	15, // 24: reprieve.v1.AdminService.ReleaseBlastRadius:input_type -> reprieve.v1.ReleaseBlastRadiusRequest
+	17, // 25: reprieve.v1.AdminService.RejectBlastRadius:input_type -> reprieve.v1.RejectBlastRadiusRequest
+	19, // 26: reprieve.v1.AdminService.ForgetCluster:input_type -> reprieve.v1.ForgetClusterRequest
+	1,  // 27: reprieve.v1.AdminService.PauseEvictions:output_type -> reprieve.v1.PauseEvictionsResponse
+	3,  // 28: reprieve.v1.AdminService.ResumeEvictions:output_type -> reprieve.v1.ResumeEvictionsResponse
+	5,  // 29: reprieve.v1.AdminService.GetPolicy:output_type -> reprieve.v1.GetPolicyResponse
+	7,  // 30: reprieve.v1.AdminService.SetPolicy:output_type -> reprieve.v1.SetPolicyResponse
+	9,  // 31: reprieve.v1.AdminService.GrantReprieve:output_type -> reprieve.v1.GrantReprieveResponse
+	11, // 32: reprieve.v1.AdminService.RevokeReprieve:output_type -> reprieve.v1.RevokeReprieveResponse
+	14, // 33: reprieve.v1.AdminService.ListBlastRadiusTrips:output_type -> reprieve.v1.ListBlastRadiusTripsResponse
+	16, // 34: reprieve.v1.AdminService.ReleaseBlastRadius:output_type -> reprieve.v1.ReleaseBlastRadiusResponse
+	18, // 35: reprieve.v1.AdminService.RejectBlastRadius:output_type -> reprieve.v1.RejectBlastRadiusResponse
+	20, // 36: reprieve.v1.AdminService.ForgetCluster:output_type -> reprieve.v1.ForgetClusterResponse
+	27, // [27:37] is the sub-list for method output_type
+	17, // [17:27] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_admin_proto_init() }
@@ -1008,7 +1560,7 @@ func file_reprieve_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_admin_proto_rawDesc), len(file_reprieve_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

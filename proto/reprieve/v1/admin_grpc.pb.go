@@ -19,13 +19,16 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdminService_PauseEvictions_FullMethodName  = "/reprieve.v1.AdminService/PauseEvictions"
-	AdminService_ResumeEvictions_FullMethodName = "/reprieve.v1.AdminService/ResumeEvictions"
-	AdminService_GetPolicy_FullMethodName       = "/reprieve.v1.AdminService/GetPolicy"
-	AdminService_SetPolicy_FullMethodName       = "/reprieve.v1.AdminService/SetPolicy"
-	AdminService_GrantReprieve_FullMethodName   = "/reprieve.v1.AdminService/GrantReprieve"
-	AdminService_RevokeReprieve_FullMethodName  = "/reprieve.v1.AdminService/RevokeReprieve"
-	AdminService_ForgetCluster_FullMethodName   = "/reprieve.v1.AdminService/ForgetCluster"
+	AdminService_PauseEvictions_FullMethodName       = "/reprieve.v1.AdminService/PauseEvictions"
+	AdminService_ResumeEvictions_FullMethodName      = "/reprieve.v1.AdminService/ResumeEvictions"
+	AdminService_GetPolicy_FullMethodName            = "/reprieve.v1.AdminService/GetPolicy"
+	AdminService_SetPolicy_FullMethodName            = "/reprieve.v1.AdminService/SetPolicy"
+	AdminService_GrantReprieve_FullMethodName        = "/reprieve.v1.AdminService/GrantReprieve"
+	AdminService_RevokeReprieve_FullMethodName       = "/reprieve.v1.AdminService/RevokeReprieve"
+	AdminService_ListBlastRadiusTrips_FullMethodName = "/reprieve.v1.AdminService/ListBlastRadiusTrips"
+	AdminService_ReleaseBlastRadius_FullMethodName   = "/reprieve.v1.AdminService/ReleaseBlastRadius"
+	AdminService_RejectBlastRadius_FullMethodName    = "/reprieve.v1.AdminService/RejectBlastRadius"
+	AdminService_ForgetCluster_FullMethodName        = "/reprieve.v1.AdminService/ForgetCluster"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -74,6 +77,32 @@ type AdminServiceClient interface {
 	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe; NOT_FOUND then means that it is revoked.
 	RevokeReprieve(ctx context.Context, in *RevokeReprieveRequest, opts ...grpc.CallOption) (*RevokeReprieveResponse, error)
+	// ListBlastRadiusTrips returns the taint keys that came to more nodes within the
+	// window than the policy's blast radius allows, and those that were rejected
+	// and still stand.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (cluster), UNAUTHENTICATED, PERMISSION_DENIED,
+	// UNAVAILABLE.
+	// Retry: safe.
+	ListBlastRadiusTrips(ctx context.Context, in *ListBlastRadiusTripsRequest, opts ...grpc.CallOption) (*ListBlastRadiusTripsResponse, error)
+	// ReleaseBlastRadius lets go what the blast radius holds by a taint key, inside
+	// the rate, and takes a rejection of the key back. The key's window begins anew.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (cluster, or a key that is neither tripped
+	// nor rejected), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (also while the
+	// cluster is not synced).
+	// Retry: safe; NOT_FOUND then means that it is released.
+	ReleaseBlastRadius(ctx context.Context, in *ReleaseBlastRadiusRequest, opts ...grpc.CallOption) (*ReleaseBlastRadiusResponse, error)
+	// RejectBlastRadius makes a tripped taint key evict nobody on the nodes that
+	// have it now, until it is removed from the node and set anew. Evictions by it
+	// that were not sent are cancelled, orders that are out are recalled. When it
+	// returns this is on disk.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (cluster, or a key that is not tripped),
+	// UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (also while the cluster is not
+	// synced).
+	// Retry: safe; NOT_FOUND then means that it is rejected.
+	RejectBlastRadius(ctx context.Context, in *RejectBlastRadiusRequest, opts ...grpc.CallOption) (*RejectBlastRadiusResponse, error)
 	// ForgetCluster removes a cluster and all its records, history too.
 	//
 	// Codes: INVALID_ARGUMENT (confirm differs), NOT_FOUND, UNAUTHENTICATED,
@@ -150,6 +179,36 @@ func (c *adminServiceClient) RevokeReprieve(ctx context.Context, in *RevokeRepri
 	return out, nil
 }
 
+func (c *adminServiceClient) ListBlastRadiusTrips(ctx context.Context, in *ListBlastRadiusTripsRequest, opts ...grpc.CallOption) (*ListBlastRadiusTripsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListBlastRadiusTripsResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListBlastRadiusTrips_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) ReleaseBlastRadius(ctx context.Context, in *ReleaseBlastRadiusRequest, opts ...grpc.CallOption) (*ReleaseBlastRadiusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ReleaseBlastRadiusResponse)
+	err := c.cc.Invoke(ctx, AdminService_ReleaseBlastRadius_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminServiceClient) RejectBlastRadius(ctx context.Context, in *RejectBlastRadiusRequest, opts ...grpc.CallOption) (*RejectBlastRadiusResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RejectBlastRadiusResponse)
+	err := c.cc.Invoke(ctx, AdminService_RejectBlastRadius_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ForgetCluster(ctx context.Context, in *ForgetClusterRequest, opts ...grpc.CallOption) (*ForgetClusterResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ForgetClusterResponse)
@@ -206,6 +265,32 @@ type AdminServiceServer interface {
 	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe; NOT_FOUND then means that it is revoked.
 	RevokeReprieve(context.Context, *RevokeReprieveRequest) (*RevokeReprieveResponse, error)
+	// ListBlastRadiusTrips returns the taint keys that came to more nodes within the
+	// window than the policy's blast radius allows, and those that were rejected
+	// and still stand.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (cluster), UNAUTHENTICATED, PERMISSION_DENIED,
+	// UNAVAILABLE.
+	// Retry: safe.
+	ListBlastRadiusTrips(context.Context, *ListBlastRadiusTripsRequest) (*ListBlastRadiusTripsResponse, error)
+	// ReleaseBlastRadius lets go what the blast radius holds by a taint key, inside
+	// the rate, and takes a rejection of the key back. The key's window begins anew.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (cluster, or a key that is neither tripped
+	// nor rejected), UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (also while the
+	// cluster is not synced).
+	// Retry: safe; NOT_FOUND then means that it is released.
+	ReleaseBlastRadius(context.Context, *ReleaseBlastRadiusRequest) (*ReleaseBlastRadiusResponse, error)
+	// RejectBlastRadius makes a tripped taint key evict nobody on the nodes that
+	// have it now, until it is removed from the node and set anew. Evictions by it
+	// that were not sent are cancelled, orders that are out are recalled. When it
+	// returns this is on disk.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (cluster, or a key that is not tripped),
+	// UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE (also while the cluster is not
+	// synced).
+	// Retry: safe; NOT_FOUND then means that it is rejected.
+	RejectBlastRadius(context.Context, *RejectBlastRadiusRequest) (*RejectBlastRadiusResponse, error)
 	// ForgetCluster removes a cluster and all its records, history too.
 	//
 	// Codes: INVALID_ARGUMENT (confirm differs), NOT_FOUND, UNAUTHENTICATED,
@@ -239,6 +324,15 @@ func (UnimplementedAdminServiceServer) GrantReprieve(context.Context, *GrantRepr
 }
 func (UnimplementedAdminServiceServer) RevokeReprieve(context.Context, *RevokeReprieveRequest) (*RevokeReprieveResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RevokeReprieve not implemented")
+}
+func (UnimplementedAdminServiceServer) ListBlastRadiusTrips(context.Context, *ListBlastRadiusTripsRequest) (*ListBlastRadiusTripsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListBlastRadiusTrips not implemented")
+}
+func (UnimplementedAdminServiceServer) ReleaseBlastRadius(context.Context, *ReleaseBlastRadiusRequest) (*ReleaseBlastRadiusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ReleaseBlastRadius not implemented")
+}
+func (UnimplementedAdminServiceServer) RejectBlastRadius(context.Context, *RejectBlastRadiusRequest) (*RejectBlastRadiusResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method RejectBlastRadius not implemented")
 }
 func (UnimplementedAdminServiceServer) ForgetCluster(context.Context, *ForgetClusterRequest) (*ForgetClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetCluster not implemented")
@@ -372,6 +466,60 @@ func _AdminService_RevokeReprieve_Handler(srv interface{}, ctx context.Context, 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListBlastRadiusTrips_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListBlastRadiusTripsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListBlastRadiusTrips(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListBlastRadiusTrips_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListBlastRadiusTrips(ctx, req.(*ListBlastRadiusTripsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_ReleaseBlastRadius_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ReleaseBlastRadiusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ReleaseBlastRadius(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ReleaseBlastRadius_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ReleaseBlastRadius(ctx, req.(*ReleaseBlastRadiusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AdminService_RejectBlastRadius_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RejectBlastRadiusRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).RejectBlastRadius(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_RejectBlastRadius_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).RejectBlastRadius(ctx, req.(*RejectBlastRadiusRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ForgetCluster_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ForgetClusterRequest)
 	if err := dec(in); err != nil {
@@ -420,6 +568,18 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RevokeReprieve",
 			Handler:    _AdminService_RevokeReprieve_Handler,
+		},
+		{
+			MethodName: "ListBlastRadiusTrips",
+			Handler:    _AdminService_ListBlastRadiusTrips_Handler,
+		},
+		{
+			MethodName: "ReleaseBlastRadius",
+			Handler:    _AdminService_ReleaseBlastRadius_Handler,
+		},
+		{
+			MethodName: "RejectBlastRadius",
+			Handler:    _AdminService_RejectBlastRadius_Handler,
 		},
 		{
 			MethodName: "ForgetCluster",

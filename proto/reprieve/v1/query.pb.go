@@ -917,7 +917,11 @@ type Cluster struct {
 	// Ignored input by kind.
 	Ignored map[string]uint64 `protobuf:"bytes,23,rep,name=ignored,proto3" json:"ignored,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// Whether the cluster's record on disk is damaged.
-	Damaged       bool `protobuf:"varint,24,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	Damaged bool `protobuf:"varint,24,opt,name=damaged,proto3" json:"damaged,omitempty"`
+	// Taint keys that the blast radius holds; ListBlastRadiusTrips tells of them.
+	BlastRadiusTrips uint64 `protobuf:"varint,25,opt,name=blast_radius_trips,json=blastRadiusTrips,proto3" json:"blast_radius_trips,omitempty"`
+	// Owners whose pods keep coming back to a node that they are evicted from.
+	LoopingOwners uint64 `protobuf:"varint,26,opt,name=looping_owners,json=loopingOwners,proto3" json:"looping_owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1118,6 +1122,20 @@ func (x *Cluster) GetDamaged() bool {
 		return x.Damaged
 	}
 	return false
+}
+
+func (x *Cluster) GetBlastRadiusTrips() uint64 {
+	if x != nil {
+		return x.BlastRadiusTrips
+	}
+	return 0
+}
+
+func (x *Cluster) GetLoopingOwners() uint64 {
+	if x != nil {
+		return x.LoopingOwners
+	}
+	return 0
 }
 
 // ListClustersRequest has no filter.
@@ -1727,7 +1745,9 @@ type DecisionStep struct {
 	// Length of the wait.
 	Wait *durationpb.Duration `protobuf:"bytes,8,opt,name=wait,proto3" json:"wait,omitempty"`
 	// When it would be over.
-	DueTime       *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
+	DueTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=due_time,json=dueTime,proto3" json:"due_time,omitempty"`
+	// An operator rejected the key, and the node has it since before; it then is ignored too.
+	Rejected      bool `protobuf:"varint,10,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1823,6 +1843,13 @@ func (x *DecisionStep) GetDueTime() *timestamppb.Timestamp {
 		return x.DueTime
 	}
 	return nil
+}
+
+func (x *DecisionStep) GetRejected() bool {
+	if x != nil {
+		return x.Rejected
+	}
+	return false
 }
 
 // Decision is what the rules say of a pod.
@@ -3148,7 +3175,7 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\tR\brevision\x121\n" +
 	"\beviction\x18\x02 \x01(\v2\x15.reprieve.v1.EvictionR\beviction\",\n" +
 	"\x0eInitialListEnd\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\tR\brevision\"\xc6\f\n" +
+	"\brevision\x18\x01 \x01(\tR\brevision\"\x9b\r\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
 	"\vcluster_uid\x18\x02 \x01(\tR\n" +
@@ -3177,7 +3204,9 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\treprieves\x18\x15 \x01(\x04R\treprieves\x12\x1a\n" +
 	"\bwarnings\x18\x16 \x03(\tR\bwarnings\x12;\n" +
 	"\aignored\x18\x17 \x03(\v2!.reprieve.v1.Cluster.IgnoredEntryR\aignored\x12\x18\n" +
-	"\adamaged\x18\x18 \x01(\bR\adamaged\x1a\xa8\x01\n" +
+	"\adamaged\x18\x18 \x01(\bR\adamaged\x12,\n" +
+	"\x12blast_radius_trips\x18\x19 \x01(\x04R\x10blastRadiusTrips\x12%\n" +
+	"\x0elooping_owners\x18\x1a \x01(\x04R\rloopingOwners\x1a\xa8\x01\n" +
 	"\bExecutor\x12\x1f\n" +
 	"\vexecutor_id\x18\x01 \x01(\tR\n" +
 	"executorId\x12\x1a\n" +
@@ -3230,7 +3259,7 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\treprieves\x18\x01 \x03(\v2\x15.reprieve.v1.ReprieveR\treprieves\"g\n" +
 	"\x11ExplainPodRequest\x12#\n" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12-\n" +
-	"\x03pod\x18\x02 \x01(\v2\x13.reprieve.v1.PodRefB\x06\xbaH\x03\xc8\x01\x01R\x03pod\"\xb8\x03\n" +
+	"\x03pod\x18\x02 \x01(\v2\x13.reprieve.v1.PodRefB\x06\xbaH\x03\xc8\x01\x01R\x03pod\"\xd4\x03\n" +
 	"\fDecisionStep\x12,\n" +
 	"\x05taint\x18\x01 \x01(\v2\x16.reprieve.v1.NodeTaintR\x05taint\x12\x18\n" +
 	"\aignored\x18\x02 \x01(\bR\aignored\x12.\n" +
@@ -3240,7 +3269,9 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\x05start\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12\x18\n" +
 	"\aforever\x18\a \x01(\bR\aforever\x12-\n" +
 	"\x04wait\x18\b \x01(\v2\x19.google.protobuf.DurationR\x04wait\x125\n" +
-	"\bdue_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\adueTimeB\x13\n" +
+	"\bdue_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\adueTime\x12\x1a\n" +
+	"\brejected\x18\n" +
+	" \x01(\bR\brejectedB\x13\n" +
 	"\x11_toleration_index\"\xe8\x02\n" +
 	"\bDecision\x127\n" +
 	"\averdict\x18\x01 \x01(\x0e2\x1d.reprieve.v1.Decision.VerdictR\averdict\x12\x1c\n" +

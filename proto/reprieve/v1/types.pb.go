@@ -107,7 +107,8 @@ const (
 	HoldReason_HOLD_REASON_PAUSED HoldReason = 3
 	// The pod has a reprieve.
 	HoldReason_HOLD_REASON_REPRIEVED HoldReason = 4
-	// The last order failed and its back-off is not over.
+	// The last order failed and its back-off is not over, or pods of the same owner
+	// keep coming back to the node that they are evicted from.
 	HoldReason_HOLD_REASON_BACKING_OFF HoldReason = 5
 	// Too many nodes are concerned at once.
 	HoldReason_HOLD_REASON_BLAST_RADIUS HoldReason = 6
@@ -267,6 +268,8 @@ const (
 	CancelCause_CANCEL_CAUSE_REQUEST_WITHDRAWN CancelCause = 4
 	// A reprieve was granted while the order was out.
 	CancelCause_CANCEL_CAUSE_REPRIEVE CancelCause = 5
+	// An operator rejected the taint's key.
+	CancelCause_CANCEL_CAUSE_REJECTED CancelCause = 6
 )
 
 // Enum value maps for CancelCause.
@@ -278,6 +281,7 @@ var (
 		3: "CANCEL_CAUSE_POLICY",
 		4: "CANCEL_CAUSE_REQUEST_WITHDRAWN",
 		5: "CANCEL_CAUSE_REPRIEVE",
+		6: "CANCEL_CAUSE_REJECTED",
 	}
 	CancelCause_value = map[string]int32{
 		"CANCEL_CAUSE_UNSPECIFIED":       0,
@@ -286,6 +290,7 @@ var (
 		"CANCEL_CAUSE_POLICY":            3,
 		"CANCEL_CAUSE_REQUEST_WITHDRAWN": 4,
 		"CANCEL_CAUSE_REPRIEVE":          5,
+		"CANCEL_CAUSE_REJECTED":          6,
 	}
 )
 
@@ -589,8 +594,12 @@ type ClusterPolicy struct {
 	ExcludedNamespaces []string `protobuf:"bytes,10,rep,name=excluded_namespaces,json=excludedNamespaces,proto3" json:"excluded_namespaces,omitempty"`
 	// Whether the toleration operators Gt and Lt match. Default no.
 	ComparisonOperators *bool `protobuf:"varint,11,opt,name=comparison_operators,json=comparisonOperators,proto3,oneof" json:"comparison_operators,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// How many of the cluster's nodes one new taint key may release the pods of.
+	BlastRadius *BlastRadius `protobuf:"bytes,12,opt,name=blast_radius,json=blastRadius,proto3" json:"blast_radius,omitempty"`
+	// Switches the blast radius off: what it holds is let go.
+	DisableBlastRadius *bool `protobuf:"varint,13,opt,name=disable_blast_radius,json=disableBlastRadius,proto3,oneof" json:"disable_blast_radius,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *ClusterPolicy) Reset() {
@@ -700,6 +709,89 @@ func (x *ClusterPolicy) GetComparisonOperators() bool {
 	return false
 }
 
+func (x *ClusterPolicy) GetBlastRadius() *BlastRadius {
+	if x != nil {
+		return x.BlastRadius
+	}
+	return nil
+}
+
+func (x *ClusterPolicy) GetDisableBlastRadius() bool {
+	if x != nil && x.DisableBlastRadius != nil {
+		return *x.DisableBlastRadius
+	}
+	return false
+}
+
+// BlastRadius bounds the nodes on which one taint key may become new within a
+// window. What falls due by the key on nodes beyond that is held until an
+// operator releases or rejects it, or the taint goes. An absent field has its
+// default. The keys that Kubernetes itself sets with the state of a node
+// (node.kubernetes.io/not-ready, unreachable, memory-pressure, disk-pressure,
+// pid-pressure, network-unavailable and unschedulable) are not bounded.
+type BlastRadius struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Share of the cluster's nodes, more than 0 and at most 1; at least one node may always. Default 0.2.
+	MaxNodeShare *float64 `protobuf:"fixed64,1,opt,name=max_node_share,json=maxNodeShare,proto3,oneof" json:"max_node_share,omitempty"`
+	// The window. Default 60 s.
+	Window *durationpb.Duration `protobuf:"bytes,2,opt,name=window,proto3" json:"window,omitempty"`
+	// Clusters with fewer nodes are not bounded. Default 10.
+	MinNodes      *uint32 `protobuf:"varint,3,opt,name=min_nodes,json=minNodes,proto3,oneof" json:"min_nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlastRadius) Reset() {
+	*x = BlastRadius{}
+	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlastRadius) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlastRadius) ProtoMessage() {}
+
+func (x *BlastRadius) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlastRadius.ProtoReflect.Descriptor instead.
+func (*BlastRadius) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *BlastRadius) GetMaxNodeShare() float64 {
+	if x != nil && x.MaxNodeShare != nil {
+		return *x.MaxNodeShare
+	}
+	return 0
+}
+
+func (x *BlastRadius) GetWindow() *durationpb.Duration {
+	if x != nil {
+		return x.Window
+	}
+	return nil
+}
+
+func (x *BlastRadius) GetMinNodes() uint32 {
+	if x != nil && x.MinNodes != nil {
+		return *x.MinNodes
+	}
+	return 0
+}
+
 // TaintCause is the taint that gives an eviction its due instant.
 type TaintCause struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -721,7 +813,7 @@ type TaintCause struct {
 
 func (x *TaintCause) Reset() {
 	*x = TaintCause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	mi := &file_reprieve_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -733,7 +825,7 @@ func (x *TaintCause) String() string {
 func (*TaintCause) ProtoMessage() {}
 
 func (x *TaintCause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	mi := &file_reprieve_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -746,7 +838,7 @@ func (x *TaintCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaintCause.ProtoReflect.Descriptor instead.
 func (*TaintCause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *TaintCause) GetTaint() *Taint {
@@ -806,7 +898,7 @@ type RequestCause struct {
 
 func (x *RequestCause) Reset() {
 	*x = RequestCause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[3]
+	mi := &file_reprieve_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -818,7 +910,7 @@ func (x *RequestCause) String() string {
 func (*RequestCause) ProtoMessage() {}
 
 func (x *RequestCause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[3]
+	mi := &file_reprieve_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -831,7 +923,7 @@ func (x *RequestCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestCause.ProtoReflect.Descriptor instead.
 func (*RequestCause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RequestCause) GetRequestId() string {
@@ -871,7 +963,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[4]
+	mi := &file_reprieve_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +975,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[4]
+	mi := &file_reprieve_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +988,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Cause) GetCause() isCause_Cause {
@@ -961,7 +1053,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[5]
+	mi := &file_reprieve_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -973,7 +1065,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[5]
+	mi := &file_reprieve_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -986,7 +1078,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Request) GetRequestId() string {
@@ -1039,7 +1131,7 @@ type Delivery struct {
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[6]
+	mi := &file_reprieve_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1143,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[6]
+	mi := &file_reprieve_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1156,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Delivery) GetExecutorId() string {
@@ -1162,7 +1254,7 @@ type Eviction struct {
 
 func (x *Eviction) Reset() {
 	*x = Eviction{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[7]
+	mi := &file_reprieve_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1266,7 @@ func (x *Eviction) String() string {
 func (*Eviction) ProtoMessage() {}
 
 func (x *Eviction) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[7]
+	mi := &file_reprieve_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1279,7 @@ func (x *Eviction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Eviction.ProtoReflect.Descriptor instead.
 func (*Eviction) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Eviction) GetId() string {
@@ -1439,7 +1531,7 @@ type Pause struct {
 
 func (x *Pause) Reset() {
 	*x = Pause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[8]
+	mi := &file_reprieve_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1543,7 @@ func (x *Pause) String() string {
 func (*Pause) ProtoMessage() {}
 
 func (x *Pause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[8]
+	mi := &file_reprieve_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1556,7 @@ func (x *Pause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pause.ProtoReflect.Descriptor instead.
 func (*Pause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Pause) GetId() string {
@@ -1548,7 +1640,7 @@ type Reprieve struct {
 
 func (x *Reprieve) Reset() {
 	*x = Reprieve{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[9]
+	mi := &file_reprieve_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1560,7 +1652,7 @@ func (x *Reprieve) String() string {
 func (*Reprieve) ProtoMessage() {}
 
 func (x *Reprieve) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[9]
+	mi := &file_reprieve_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1573,7 +1665,7 @@ func (x *Reprieve) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reprieve.ProtoReflect.Descriptor instead.
 func (*Reprieve) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Reprieve) GetCluster() string {
@@ -1648,7 +1740,7 @@ type PodRef struct {
 
 func (x *PodRef) Reset() {
 	*x = PodRef{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[10]
+	mi := &file_reprieve_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1660,7 +1752,7 @@ func (x *PodRef) String() string {
 func (*PodRef) ProtoMessage() {}
 
 func (x *PodRef) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[10]
+	mi := &file_reprieve_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1673,7 +1765,7 @@ func (x *PodRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRef.ProtoReflect.Descriptor instead.
 func (*PodRef) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PodRef) GetUid() string {
@@ -1705,8 +1797,7 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x04Rate\x128\n" +
 	"\n" +
 	"per_second\x18\x01 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x80\x84.A!\x00\x00\x00\x00\x00\x00\x00\x00R\tperSecond\x12!\n" +
-	"\x05burst\x18\x02 \x01(\rB\v\xbaH\b*\x06\x18\xc0\x84=(\x01R\x05burst\"\xae\n" +
-	"\n" +
+	"\x05burst\x18\x02 \x01(\rB\v\xbaH\b*\x06\x18\xc0\x84=(\x01R\x05burst\"\xbb\v\n" +
 	"\rClusterPolicy\x126\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x11.reprieve.v1.ModeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x00R\x04mode\x88\x01\x01\x12k\n" +
@@ -1724,12 +1815,22 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x13excluded_namespaces\x18\n" +
 	" \x03(\tB\xe7\x01\xbaH\xe3\x01\x92\x01\xdf\x01\x10\x80\b\x18\x01\"\xd7\x01\xba\x01\xcd\x01\n" +
 	"\x10policy.namespace\x12\x87\x01is no namespace's name: it must be a DNS label; patterns such as * match nothing (mode SHADOW keeps a whole cluster from being evicted)\x1a/this.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')r\x04\x10\x01\x18?R\x12excludedNamespaces\x126\n" +
-	"\x14comparison_operators\x18\v \x01(\bH\x04R\x13comparisonOperators\x88\x01\x01B\a\n" +
+	"\x14comparison_operators\x18\v \x01(\bH\x04R\x13comparisonOperators\x88\x01\x01\x12;\n" +
+	"\fblast_radius\x18\f \x01(\v2\x18.reprieve.v1.BlastRadiusR\vblastRadius\x125\n" +
+	"\x14disable_blast_radius\x18\r \x01(\bH\x05R\x12disableBlastRadius\x88\x01\x01B\a\n" +
 	"\x05_modeB\x1e\n" +
 	"\x1c_disable_default_tolerationsB\x11\n" +
 	"\x0f_unlimited_rateB\t\n" +
 	"\a_methodB\x17\n" +
-	"\x15_comparison_operators\"\xbc\x02\n" +
+	"\x15_comparison_operatorsB\x17\n" +
+	"\x15_disable_blast_radius\"\xe7\x01\n" +
+	"\vBlastRadius\x12D\n" +
+	"\x0emax_node_share\x18\x01 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\fmaxNodeShare\x88\x01\x01\x12B\n" +
+	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x06window\x12-\n" +
+	"\tmin_nodes\x18\x03 \x01(\rB\v\xbaH\b*\x06\x18\xc0\x84=(\x01H\x01R\bminNodes\x88\x01\x01B\x11\n" +
+	"\x0f_max_node_shareB\f\n" +
+	"\n" +
+	"_min_nodes\"\xbc\x02\n" +
 	"\n" +
 	"TaintCause\x12(\n" +
 	"\x05taint\x18\x01 \x01(\v2\x12.reprieve.v1.TaintR\x05taint\x12;\n" +
@@ -1855,14 +1956,15 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x18CLOSE_REASON_POD_DELETED\x10\x05\x12\x1d\n" +
 	"\x19CLOSE_REASON_POD_FINISHED\x10\x06\x12\x1d\n" +
 	"\x19CLOSE_REASON_NODE_DELETED\x10\a\x12\x1c\n" +
-	"\x18CLOSE_REASON_WOULD_EVICT\x10\b*\xc0\x01\n" +
+	"\x18CLOSE_REASON_WOULD_EVICT\x10\b*\xdb\x01\n" +
 	"\vCancelCause\x12\x1c\n" +
 	"\x18CANCEL_CAUSE_UNSPECIFIED\x10\x00\x12\x1e\n" +
 	"\x1aCANCEL_CAUSE_TAINT_REMOVED\x10\x01\x12\x1b\n" +
 	"\x17CANCEL_CAUSE_TOLERATION\x10\x02\x12\x17\n" +
 	"\x13CANCEL_CAUSE_POLICY\x10\x03\x12\"\n" +
 	"\x1eCANCEL_CAUSE_REQUEST_WITHDRAWN\x10\x04\x12\x19\n" +
-	"\x15CANCEL_CAUSE_REPRIEVE\x10\x05*\xde\x01\n" +
+	"\x15CANCEL_CAUSE_REPRIEVE\x10\x05\x12\x19\n" +
+	"\x15CANCEL_CAUSE_REJECTED\x10\x06*\xde\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_EVICTED\x10\x01\x12\x10\n" +
@@ -1897,7 +1999,7 @@ func file_reprieve_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_reprieve_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_reprieve_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_reprieve_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_reprieve_v1_types_proto_goTypes = []any{
 	(EvictionState)(0),            // 0: reprieve.v1.EvictionState
 	(HoldReason)(0),               // 1: reprieve.v1.HoldReason
@@ -1908,66 +2010,69 @@ var file_reprieve_v1_types_proto_goTypes = []any{
 	(EvictionMethod)(0),           // 6: reprieve.v1.EvictionMethod
 	(*Rate)(nil),                  // 7: reprieve.v1.Rate
 	(*ClusterPolicy)(nil),         // 8: reprieve.v1.ClusterPolicy
-	(*TaintCause)(nil),            // 9: reprieve.v1.TaintCause
-	(*RequestCause)(nil),          // 10: reprieve.v1.RequestCause
-	(*Cause)(nil),                 // 11: reprieve.v1.Cause
-	(*Request)(nil),               // 12: reprieve.v1.Request
-	(*Delivery)(nil),              // 13: reprieve.v1.Delivery
-	(*Eviction)(nil),              // 14: reprieve.v1.Eviction
-	(*Pause)(nil),                 // 15: reprieve.v1.Pause
-	(*Reprieve)(nil),              // 16: reprieve.v1.Reprieve
-	(*PodRef)(nil),                // 17: reprieve.v1.PodRef
-	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
-	(*Taint)(nil),                 // 19: reprieve.v1.Taint
-	(*timestamppb.Timestamp)(nil), // 20: google.protobuf.Timestamp
-	(*Toleration)(nil),            // 21: reprieve.v1.Toleration
+	(*BlastRadius)(nil),           // 9: reprieve.v1.BlastRadius
+	(*TaintCause)(nil),            // 10: reprieve.v1.TaintCause
+	(*RequestCause)(nil),          // 11: reprieve.v1.RequestCause
+	(*Cause)(nil),                 // 12: reprieve.v1.Cause
+	(*Request)(nil),               // 13: reprieve.v1.Request
+	(*Delivery)(nil),              // 14: reprieve.v1.Delivery
+	(*Eviction)(nil),              // 15: reprieve.v1.Eviction
+	(*Pause)(nil),                 // 16: reprieve.v1.Pause
+	(*Reprieve)(nil),              // 17: reprieve.v1.Reprieve
+	(*PodRef)(nil),                // 18: reprieve.v1.PodRef
+	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
+	(*Taint)(nil),                 // 20: reprieve.v1.Taint
+	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
+	(*Toleration)(nil),            // 22: reprieve.v1.Toleration
 }
 var file_reprieve_v1_types_proto_depIdxs = []int32{
 	5,  // 0: reprieve.v1.ClusterPolicy.mode:type_name -> reprieve.v1.Mode
-	18, // 1: reprieve.v1.ClusterPolicy.default_not_ready_toleration:type_name -> google.protobuf.Duration
-	18, // 2: reprieve.v1.ClusterPolicy.default_unreachable_toleration:type_name -> google.protobuf.Duration
+	19, // 1: reprieve.v1.ClusterPolicy.default_not_ready_toleration:type_name -> google.protobuf.Duration
+	19, // 2: reprieve.v1.ClusterPolicy.default_unreachable_toleration:type_name -> google.protobuf.Duration
 	7,  // 3: reprieve.v1.ClusterPolicy.rate:type_name -> reprieve.v1.Rate
 	6,  // 4: reprieve.v1.ClusterPolicy.method:type_name -> reprieve.v1.EvictionMethod
-	18, // 5: reprieve.v1.ClusterPolicy.budget_wait:type_name -> google.protobuf.Duration
-	19, // 6: reprieve.v1.TaintCause.taint:type_name -> reprieve.v1.Taint
-	20, // 7: reprieve.v1.TaintCause.taint_start:type_name -> google.protobuf.Timestamp
-	20, // 8: reprieve.v1.TaintCause.start:type_name -> google.protobuf.Timestamp
-	21, // 9: reprieve.v1.TaintCause.toleration:type_name -> reprieve.v1.Toleration
-	18, // 10: reprieve.v1.TaintCause.wait:type_name -> google.protobuf.Duration
-	9,  // 11: reprieve.v1.Cause.taint:type_name -> reprieve.v1.TaintCause
-	10, // 12: reprieve.v1.Cause.request:type_name -> reprieve.v1.RequestCause
-	20, // 13: reprieve.v1.Request.not_before:type_name -> google.protobuf.Timestamp
-	20, // 14: reprieve.v1.Request.request_time:type_name -> google.protobuf.Timestamp
-	20, // 15: reprieve.v1.Delivery.send_time:type_name -> google.protobuf.Timestamp
-	20, // 16: reprieve.v1.Delivery.deadline:type_name -> google.protobuf.Timestamp
-	0,  // 17: reprieve.v1.Eviction.state:type_name -> reprieve.v1.EvictionState
-	1,  // 18: reprieve.v1.Eviction.hold:type_name -> reprieve.v1.HoldReason
-	20, // 19: reprieve.v1.Eviction.hold_until:type_name -> google.protobuf.Timestamp
-	20, // 20: reprieve.v1.Eviction.due_time:type_name -> google.protobuf.Timestamp
-	20, // 21: reprieve.v1.Eviction.bound_time:type_name -> google.protobuf.Timestamp
-	11, // 22: reprieve.v1.Eviction.cause:type_name -> reprieve.v1.Cause
-	12, // 23: reprieve.v1.Eviction.requests:type_name -> reprieve.v1.Request
-	4,  // 24: reprieve.v1.Eviction.last_outcome:type_name -> reprieve.v1.Outcome
-	13, // 25: reprieve.v1.Eviction.delivery:type_name -> reprieve.v1.Delivery
-	20, // 26: reprieve.v1.Eviction.open_time:type_name -> google.protobuf.Timestamp
-	20, // 27: reprieve.v1.Eviction.first_send_time:type_name -> google.protobuf.Timestamp
-	20, // 28: reprieve.v1.Eviction.result_time:type_name -> google.protobuf.Timestamp
-	20, // 29: reprieve.v1.Eviction.close_time:type_name -> google.protobuf.Timestamp
-	2,  // 30: reprieve.v1.Eviction.close_reason:type_name -> reprieve.v1.CloseReason
-	3,  // 31: reprieve.v1.Eviction.cancel_cause:type_name -> reprieve.v1.CancelCause
-	20, // 32: reprieve.v1.Eviction.back_off_until:type_name -> google.protobuf.Timestamp
-	20, // 33: reprieve.v1.Eviction.last_send_time:type_name -> google.protobuf.Timestamp
-	20, // 34: reprieve.v1.Eviction.observed_deletion_time:type_name -> google.protobuf.Timestamp
-	20, // 35: reprieve.v1.Eviction.first_due_time:type_name -> google.protobuf.Timestamp
-	20, // 36: reprieve.v1.Pause.create_time:type_name -> google.protobuf.Timestamp
-	20, // 37: reprieve.v1.Pause.end_time:type_name -> google.protobuf.Timestamp
-	20, // 38: reprieve.v1.Reprieve.create_time:type_name -> google.protobuf.Timestamp
-	20, // 39: reprieve.v1.Reprieve.end_time:type_name -> google.protobuf.Timestamp
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	19, // 5: reprieve.v1.ClusterPolicy.budget_wait:type_name -> google.protobuf.Duration
+	9,  // 6: reprieve.v1.ClusterPolicy.blast_radius:type_name -> reprieve.v1.BlastRadius
+	19, // 7: reprieve.v1.BlastRadius.window:type_name -> google.protobuf.Duration
+	20, // 8: reprieve.v1.TaintCause.taint:type_name -> reprieve.v1.Taint
+	21, // 9: reprieve.v1.TaintCause.taint_start:type_name -> google.protobuf.Timestamp
+	21, // 10: reprieve.v1.TaintCause.start:type_name -> google.protobuf.Timestamp
+	22, // 11: reprieve.v1.TaintCause.toleration:type_name -> reprieve.v1.Toleration
+	19, // 12: reprieve.v1.TaintCause.wait:type_name -> google.protobuf.Duration
+	10, // 13: reprieve.v1.Cause.taint:type_name -> reprieve.v1.TaintCause
+	11, // 14: reprieve.v1.Cause.request:type_name -> reprieve.v1.RequestCause
+	21, // 15: reprieve.v1.Request.not_before:type_name -> google.protobuf.Timestamp
+	21, // 16: reprieve.v1.Request.request_time:type_name -> google.protobuf.Timestamp
+	21, // 17: reprieve.v1.Delivery.send_time:type_name -> google.protobuf.Timestamp
+	21, // 18: reprieve.v1.Delivery.deadline:type_name -> google.protobuf.Timestamp
+	0,  // 19: reprieve.v1.Eviction.state:type_name -> reprieve.v1.EvictionState
+	1,  // 20: reprieve.v1.Eviction.hold:type_name -> reprieve.v1.HoldReason
+	21, // 21: reprieve.v1.Eviction.hold_until:type_name -> google.protobuf.Timestamp
+	21, // 22: reprieve.v1.Eviction.due_time:type_name -> google.protobuf.Timestamp
+	21, // 23: reprieve.v1.Eviction.bound_time:type_name -> google.protobuf.Timestamp
+	12, // 24: reprieve.v1.Eviction.cause:type_name -> reprieve.v1.Cause
+	13, // 25: reprieve.v1.Eviction.requests:type_name -> reprieve.v1.Request
+	4,  // 26: reprieve.v1.Eviction.last_outcome:type_name -> reprieve.v1.Outcome
+	14, // 27: reprieve.v1.Eviction.delivery:type_name -> reprieve.v1.Delivery
+	21, // 28: reprieve.v1.Eviction.open_time:type_name -> google.protobuf.Timestamp
+	21, // 29: reprieve.v1.Eviction.first_send_time:type_name -> google.protobuf.Timestamp
+	21, // 30: reprieve.v1.Eviction.result_time:type_name -> google.protobuf.Timestamp
+	21, // 31: reprieve.v1.Eviction.close_time:type_name -> google.protobuf.Timestamp
+	2,  // 32: reprieve.v1.Eviction.close_reason:type_name -> reprieve.v1.CloseReason
+	3,  // 33: reprieve.v1.Eviction.cancel_cause:type_name -> reprieve.v1.CancelCause
+	21, // 34: reprieve.v1.Eviction.back_off_until:type_name -> google.protobuf.Timestamp
+	21, // 35: reprieve.v1.Eviction.last_send_time:type_name -> google.protobuf.Timestamp
+	21, // 36: reprieve.v1.Eviction.observed_deletion_time:type_name -> google.protobuf.Timestamp
+	21, // 37: reprieve.v1.Eviction.first_due_time:type_name -> google.protobuf.Timestamp
+	21, // 38: reprieve.v1.Pause.create_time:type_name -> google.protobuf.Timestamp
+	21, // 39: reprieve.v1.Pause.end_time:type_name -> google.protobuf.Timestamp
+	21, // 40: reprieve.v1.Reprieve.create_time:type_name -> google.protobuf.Timestamp
+	21, // 41: reprieve.v1.Reprieve.end_time:type_name -> google.protobuf.Timestamp
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_types_proto_init() }
@@ -1977,7 +2082,8 @@ func file_reprieve_v1_types_proto_init() {
 	}
 	file_reprieve_v1_objects_proto_init()
 	file_reprieve_v1_types_proto_msgTypes[1].OneofWrappers = []any{}
-	file_reprieve_v1_types_proto_msgTypes[4].OneofWrappers = []any{
+	file_reprieve_v1_types_proto_msgTypes[2].OneofWrappers = []any{}
+	file_reprieve_v1_types_proto_msgTypes[5].OneofWrappers = []any{
 		(*Cause_Taint)(nil),
 		(*Cause_Request)(nil),
 	}
@@ -1987,7 +2093,7 @@ func file_reprieve_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_types_proto_rawDesc), len(file_reprieve_v1_types_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -51,7 +51,7 @@ var (
 	}}
 	cancelCauses = enum[engine.CancelCause]{"cause of cancellation", []engine.CancelCause{
 		engine.CancelUnspecified, engine.CancelTaintRemoved, engine.CancelToleration, engine.CancelPolicy,
-		engine.CancelRequestWithdrawn, engine.CancelReprieve,
+		engine.CancelRequestWithdrawn, engine.CancelReprieve, engine.CancelRejected,
 	}}
 	causeKinds = enum[engine.CauseKind]{"kind of cause", []engine.CauseKind{
 		engine.CauseNone, engine.CauseTaint, engine.CauseRequest,
@@ -65,6 +65,10 @@ var (
 		engine.StandingOverflow, engine.StandingIgnored, engine.StandingUnscheduled, engine.StandingTerminating,
 		engine.StandingFinished, engine.StandingMirror, engine.StandingNamespace, engine.StandingNodeUnknown,
 	}}
+	// GuardPending is never stored.
+	guardMarks = enum[engine.GuardMark]{"mark", []engine.GuardMark{
+		engine.GuardClear, engine.GuardHeld, engine.GuardRejected,
+	}}
 	modes = enum[engine.Mode]{"mode", []engine.Mode{
 		engine.ModeUnspecified, engine.ModeShadow, engine.ModeEnforce,
 	}}
@@ -76,6 +80,7 @@ var (
 		engine.PolicyMode, engine.PolicyDefaultNotReady, engine.PolicyDefaultUnreachable,
 		engine.PolicyDisableDefaults, engine.PolicyRate, engine.PolicyMethod, engine.PolicyBudgetWait,
 		engine.PolicyIgnoredTaintKeys, engine.PolicyExcludedNamespaces, engine.PolicyComparisonOperators,
+		engine.PolicyBlastRadius, engine.PolicyDisableBlastRadius,
 	}
 )
 

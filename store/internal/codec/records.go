@@ -21,6 +21,13 @@ func EncodeNode(r *engine.NodeRecord) ([]byte, error) {
 	for i := range r.Taints {
 		m.Taints = append(m.Taints, encodeTaint(&r.Taints[i]))
 	}
+	var n numbers
+	for _, g := range r.Guards {
+		m.Guards = append(m.Guards, &storev1.GuardRecord{Key: g.Key, Mark: put(&n, guardMarks, g.Mark), Since: stamp(g.Since)})
+	}
+	if n.err != nil {
+		return nil, n.err
+	}
 	return marshal(KindNode, m)
 }
 
@@ -33,6 +40,13 @@ func DecodeNode(cluster, name string, b []byte) (*engine.NodeRecord, error) {
 	r := &engine.NodeRecord{Cluster: cluster, Name: name, UID: m.GetUid(), EpisodeStart: instant(m.GetEpisodeStart())}
 	for _, t := range m.GetTaints() {
 		r.Taints = append(r.Taints, decodeTaint(t))
+	}
+	var n numbers
+	for _, g := range m.GetGuards() {
+		r.Guards = append(r.Guards, engine.Guard{Key: g.GetKey(), Mark: get(&n, guardMarks, g.GetMark()), Since: instant(g.GetSince())})
+	}
+	if n.err != nil {
+		return nil, n.err
 	}
 	return r, nil
 }
@@ -75,6 +89,13 @@ func EncodeCluster(r *engine.ClusterRecord) ([]byte, error) {
 			CreatedAt: stamp(p.CreatedAt), Until: stamp(p.Until),
 		})
 	}
+	for i := range r.Blasts {
+		b := &r.Blasts[i]
+		m.Blasts = append(m.Blasts, &storev1.BlastRecord{
+			Key: b.Key, TrippedAt: stamp(b.TrippedAt), Limit: uint64(b.Limit), ClusterNodes: uint64(b.ClusterNodes),
+			RejectedAt: stamp(b.RejectedAt), Actor: text(b.Actor), Reason: text(b.Reason),
+		})
+	}
 	return marshal(KindCluster, m)
 }
 
@@ -98,12 +119,21 @@ func DecodeCluster(name string, b []byte) (*engine.ClusterRecord, error) {
 			CreatedAt: instant(p.GetCreatedAt()), Until: instant(p.GetUntil()),
 		})
 	}
+	for _, b := range m.GetBlasts() {
+		r.Blasts = append(r.Blasts, engine.BlastRecord{
+			Key: b.GetKey(), TrippedAt: instant(b.GetTrippedAt()), Limit: int(b.GetLimit()), ClusterNodes: int(b.GetClusterNodes()),
+			RejectedAt: instant(b.GetRejectedAt()), Actor: b.GetActor(), Reason: b.GetReason(),
+		})
+	}
 	return r, nil
 }
 
 func encodePolicy(p *engine.PolicyPatch) (*storev1.PolicyRecord, error) {
 	if p.Burst < 0 || int64(p.Burst) > math.MaxUint32 {
 		return nil, fmt.Errorf("%w: burst %d has no stored form", store.ErrBadChange, p.Burst)
+	}
+	if p.BlastRadius.MinNodes < 0 || int64(p.BlastRadius.MinNodes) > math.MaxUint32 {
+		return nil, fmt.Errorf("%w: min_nodes %d has no stored form", store.ErrBadChange, p.BlastRadius.MinNodes)
 	}
 	var n numbers
 	fields, err := encodeFields(p.Fields)
@@ -116,6 +146,8 @@ func encodePolicy(p *engine.PolicyPatch) (*storev1.PolicyRecord, error) {
 		RatePerSecond:                p.RatePerSecond, RateBurst: uint32(p.Burst), UnlimitedRate: p.UnlimitedRate,
 		BudgetWait: durationpb.New(p.BudgetWait), IgnoredTaintKeys: p.IgnoredTaintKeys,
 		ExcludedNamespaces: p.ExcludedNamespaces, ComparisonOperators: p.ComparisonOperators,
+		BlastMaxNodeShare: p.BlastRadius.MaxNodeShare, BlastWindow: durationpb.New(p.BlastRadius.Window),
+		BlastMinNodes: uint32(p.BlastRadius.MinNodes), DisableBlastRadius: p.DisableBlastRadius,
 	}
 	return m, n.err
 }
@@ -132,6 +164,10 @@ func decodePolicy(m *storev1.PolicyRecord) (engine.PolicyPatch, error) {
 		RatePerSecond:      m.GetRatePerSecond(), Burst: int(m.GetRateBurst()), UnlimitedRate: m.GetUnlimitedRate(),
 		BudgetWait: m.GetBudgetWait().AsDuration(), IgnoredTaintKeys: m.GetIgnoredTaintKeys(),
 		ExcludedNamespaces: m.GetExcludedNamespaces(), ComparisonOperators: m.GetComparisonOperators(),
+		BlastRadius: engine.BlastRadius{
+			MaxNodeShare: m.GetBlastMaxNodeShare(), Window: m.GetBlastWindow().AsDuration(), MinNodes: int(m.GetBlastMinNodes()),
+		},
+		DisableBlastRadius: m.GetDisableBlastRadius(),
 	}}
 	return p, n.err
 }

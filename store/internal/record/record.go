@@ -49,7 +49,7 @@ func Toleration(t *corev1.Toleration) *corev1.Toleration {
 // Node copies r.
 func Node(r *engine.NodeRecord) *engine.NodeRecord {
 	c := *r
-	c.Taints = list(r.Taints)
+	c.Taints, c.Guards = list(r.Taints), list(r.Guards)
 	return &c
 }
 
@@ -65,7 +65,7 @@ func Cluster(r *engine.ClusterRecord) *engine.ClusterRecord {
 	c.Policy = engine.PolicyPatch{}.Merge(r.Policy, 0)
 	c.Policy.IgnoredTaintKeys = list(c.Policy.IgnoredTaintKeys)
 	c.Policy.ExcludedNamespaces = list(c.Policy.ExcludedNamespaces)
-	c.Pauses = list(r.Pauses)
+	c.Pauses, c.Blasts = list(r.Pauses), list(r.Blasts)
 	return &c
 }
 

@@ -59,8 +59,16 @@ type PolicyRecord struct {
 	ExcludedNamespaces []string `protobuf:"bytes,12,rep,name=excluded_namespaces,json=excludedNamespaces,proto3" json:"excluded_namespaces,omitempty"`
 	// Gt and Lt match.
 	ComparisonOperators bool `protobuf:"varint,13,opt,name=comparison_operators,json=comparisonOperators,proto3" json:"comparison_operators,omitempty"`
-	unknownFields       protoimpl.UnknownFields
-	sizeCache           protoimpl.SizeCache
+	// Share of the nodes of the blast radius.
+	BlastMaxNodeShare float64 `protobuf:"fixed64,14,opt,name=blast_max_node_share,json=blastMaxNodeShare,proto3" json:"blast_max_node_share,omitempty"`
+	// Window of the blast radius.
+	BlastWindow *durationpb.Duration `protobuf:"bytes,15,opt,name=blast_window,json=blastWindow,proto3" json:"blast_window,omitempty"`
+	// Fewest nodes of the blast radius.
+	BlastMinNodes uint32 `protobuf:"varint,16,opt,name=blast_min_nodes,json=blastMinNodes,proto3" json:"blast_min_nodes,omitempty"`
+	// The blast radius is off.
+	DisableBlastRadius bool `protobuf:"varint,17,opt,name=disable_blast_radius,json=disableBlastRadius,proto3" json:"disable_blast_radius,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *PolicyRecord) Reset() {
@@ -184,6 +192,34 @@ func (x *PolicyRecord) GetComparisonOperators() bool {
 	return false
 }
 
+func (x *PolicyRecord) GetBlastMaxNodeShare() float64 {
+	if x != nil {
+		return x.BlastMaxNodeShare
+	}
+	return 0
+}
+
+func (x *PolicyRecord) GetBlastWindow() *durationpb.Duration {
+	if x != nil {
+		return x.BlastWindow
+	}
+	return nil
+}
+
+func (x *PolicyRecord) GetBlastMinNodes() uint32 {
+	if x != nil {
+		return x.BlastMinNodes
+	}
+	return 0
+}
+
+func (x *PolicyRecord) GetDisableBlastRadius() bool {
+	if x != nil {
+		return x.DisableBlastRadius
+	}
+	return false
+}
+
 // PauseRecord is a pause.
 type PauseRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -298,7 +334,9 @@ type ClusterRecord struct {
 	// Grows with each change of the policy.
 	PolicyVersion uint64 `protobuf:"varint,5,opt,name=policy_version,json=policyVersion,proto3" json:"policy_version,omitempty"`
 	// Pauses.
-	Pauses        []*PauseRecord `protobuf:"bytes,6,rep,name=pauses,proto3" json:"pauses,omitempty"`
+	Pauses []*PauseRecord `protobuf:"bytes,6,rep,name=pauses,proto3" json:"pauses,omitempty"`
+	// Taint keys beyond the blast radius.
+	Blasts        []*BlastRecord `protobuf:"bytes,7,rep,name=blasts,proto3" json:"blasts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -375,6 +413,177 @@ func (x *ClusterRecord) GetPauses() []*PauseRecord {
 	return nil
 }
 
+func (x *ClusterRecord) GetBlasts() []*BlastRecord {
+	if x != nil {
+		return x.Blasts
+	}
+	return nil
+}
+
+// BlastRecord is a taint key that went beyond the blast radius, or was rejected.
+type BlastRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Since when it is tripped.
+	TrippedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=tripped_at,json=trippedAt,proto3" json:"tripped_at,omitempty"`
+	// Nodes that might get it.
+	Limit uint64 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Nodes of the cluster then.
+	ClusterNodes uint64 `protobuf:"varint,4,opt,name=cluster_nodes,json=clusterNodes,proto3" json:"cluster_nodes,omitempty"`
+	// When it was rejected.
+	RejectedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=rejected_at,json=rejectedAt,proto3" json:"rejected_at,omitempty"`
+	// Who rejected it.
+	Actor string `protobuf:"bytes,6,opt,name=actor,proto3" json:"actor,omitempty"`
+	// Why.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlastRecord) Reset() {
+	*x = BlastRecord{}
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlastRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlastRecord) ProtoMessage() {}
+
+func (x *BlastRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlastRecord.ProtoReflect.Descriptor instead.
+func (*BlastRecord) Descriptor() ([]byte, []int) {
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *BlastRecord) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *BlastRecord) GetTrippedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.TrippedAt
+	}
+	return nil
+}
+
+func (x *BlastRecord) GetLimit() uint64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *BlastRecord) GetClusterNodes() uint64 {
+	if x != nil {
+		return x.ClusterNodes
+	}
+	return 0
+}
+
+func (x *BlastRecord) GetRejectedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RejectedAt
+	}
+	return nil
+}
+
+func (x *BlastRecord) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *BlastRecord) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// GuardRecord is what the blast radius remembers of a taint key on a node.
+type GuardRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Mark: the codec's number of a GuardMark.
+	Mark uint32 `protobuf:"varint,2,opt,name=mark,proto3" json:"mark,omitempty"`
+	// When the node got the key, if that counts.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GuardRecord) Reset() {
+	*x = GuardRecord{}
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GuardRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GuardRecord) ProtoMessage() {}
+
+func (x *GuardRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GuardRecord.ProtoReflect.Descriptor instead.
+func (*GuardRecord) Descriptor() ([]byte, []int) {
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GuardRecord) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *GuardRecord) GetMark() uint32 {
+	if x != nil {
+		return x.Mark
+	}
+	return 0
+}
+
+func (x *GuardRecord) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // TaintRecord is a NoExecute taint with its start.
 type TaintRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -392,7 +601,7 @@ type TaintRecord struct {
 
 func (x *TaintRecord) Reset() {
 	*x = TaintRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +613,7 @@ func (x *TaintRecord) String() string {
 func (*TaintRecord) ProtoMessage() {}
 
 func (x *TaintRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +626,7 @@ func (x *TaintRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaintRecord.ProtoReflect.Descriptor instead.
 func (*TaintRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{3}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TaintRecord) GetKey() string {
@@ -456,14 +665,16 @@ type NodeRecord struct {
 	// NoExecute taints.
 	Taints []*TaintRecord `protobuf:"bytes,2,rep,name=taints,proto3" json:"taints,omitempty"`
 	// Start of the running not-ready/unreachable episode.
-	EpisodeStart  *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=episode_start,json=episodeStart,proto3" json:"episode_start,omitempty"`
+	EpisodeStart *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=episode_start,json=episodeStart,proto3" json:"episode_start,omitempty"`
+	// What the blast radius remembers of its taint keys.
+	Guards        []*GuardRecord `protobuf:"bytes,4,rep,name=guards,proto3" json:"guards,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeRecord) Reset() {
 	*x = NodeRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -475,7 +686,7 @@ func (x *NodeRecord) String() string {
 func (*NodeRecord) ProtoMessage() {}
 
 func (x *NodeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -488,7 +699,7 @@ func (x *NodeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRecord.ProtoReflect.Descriptor instead.
 func (*NodeRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{4}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *NodeRecord) GetUid() string {
@@ -512,6 +723,13 @@ func (x *NodeRecord) GetEpisodeStart() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *NodeRecord) GetGuards() []*GuardRecord {
+	if x != nil {
+		return x.Guards
+	}
+	return nil
+}
+
 // TolerationRecord is a toleration.
 type TolerationRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -531,7 +749,7 @@ type TolerationRecord struct {
 
 func (x *TolerationRecord) Reset() {
 	*x = TolerationRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +761,7 @@ func (x *TolerationRecord) String() string {
 func (*TolerationRecord) ProtoMessage() {}
 
 func (x *TolerationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +774,7 @@ func (x *TolerationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TolerationRecord.ProtoReflect.Descriptor instead.
 func (*TolerationRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{5}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TolerationRecord) GetKey() string {
@@ -617,7 +835,7 @@ type CauseRecord struct {
 
 func (x *CauseRecord) Reset() {
 	*x = CauseRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +847,7 @@ func (x *CauseRecord) String() string {
 func (*CauseRecord) ProtoMessage() {}
 
 func (x *CauseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +860,7 @@ func (x *CauseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CauseRecord.ProtoReflect.Descriptor instead.
 func (*CauseRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{6}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CauseRecord) GetKind() uint32 {
@@ -713,7 +931,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +943,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +956,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{7}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RequestRecord) GetId() string {
@@ -797,7 +1015,7 @@ type DeliveryRecord struct {
 
 func (x *DeliveryRecord) Reset() {
 	*x = DeliveryRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +1027,7 @@ func (x *DeliveryRecord) String() string {
 func (*DeliveryRecord) ProtoMessage() {}
 
 func (x *DeliveryRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +1040,7 @@ func (x *DeliveryRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryRecord.ProtoReflect.Descriptor instead.
 func (*DeliveryRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{8}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeliveryRecord) GetToken() string {
@@ -931,7 +1149,7 @@ type EvictionRecord struct {
 
 func (x *EvictionRecord) Reset() {
 	*x = EvictionRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1161,7 @@ func (x *EvictionRecord) String() string {
 func (*EvictionRecord) ProtoMessage() {}
 
 func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1174,7 @@ func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictionRecord.ProtoReflect.Descriptor instead.
 func (*EvictionRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{9}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *EvictionRecord) GetNamespace() string {
@@ -1166,7 +1384,7 @@ type ObservationRecord struct {
 
 func (x *ObservationRecord) Reset() {
 	*x = ObservationRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1178,7 +1396,7 @@ func (x *ObservationRecord) String() string {
 func (*ObservationRecord) ProtoMessage() {}
 
 func (x *ObservationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1191,7 +1409,7 @@ func (x *ObservationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservationRecord.ProtoReflect.Descriptor instead.
 func (*ObservationRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ObservationRecord) GetDeletedAt() *timestamppb.Timestamp {
@@ -1243,7 +1461,7 @@ type ReprieveRecord struct {
 
 func (x *ReprieveRecord) Reset() {
 	*x = ReprieveRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1473,7 @@ func (x *ReprieveRecord) String() string {
 func (*ReprieveRecord) ProtoMessage() {}
 
 func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1486,7 @@ func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReprieveRecord.ProtoReflect.Descriptor instead.
 func (*ReprieveRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{11}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReprieveRecord) GetNamespace() string {
@@ -1317,7 +1535,7 @@ var File_reprieve_store_v1_store_proto protoreflect.FileDescriptor
 
 const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\n" +
-	"\x1dreprieve/store/v1/store.proto\x12\x11reprieve.store.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8b\x05\n" +
+	"\x1dreprieve/store/v1/store.proto\x12\x11reprieve.store.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x06\n" +
 	"\fPolicyRecord\x12\x16\n" +
 	"\x06fields\x18\x01 \x01(\rR\x06fields\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12Z\n" +
@@ -1334,7 +1552,11 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"budgetWait\x12,\n" +
 	"\x12ignored_taint_keys\x18\v \x03(\tR\x10ignoredTaintKeys\x12/\n" +
 	"\x13excluded_namespaces\x18\f \x03(\tR\x12excludedNamespaces\x121\n" +
-	"\x14comparison_operators\x18\r \x01(\bR\x13comparisonOperators\"\xea\x01\n" +
+	"\x14comparison_operators\x18\r \x01(\bR\x13comparisonOperators\x12/\n" +
+	"\x14blast_max_node_share\x18\x0e \x01(\x01R\x11blastMaxNodeShare\x12<\n" +
+	"\fblast_window\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\vblastWindow\x12&\n" +
+	"\x0fblast_min_nodes\x18\x10 \x01(\rR\rblastMinNodes\x120\n" +
+	"\x14disable_blast_radius\x18\x11 \x01(\bR\x12disableBlastRadius\"\xea\x01\n" +
 	"\vPauseRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
@@ -1343,7 +1565,7 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\x05actor\x18\x05 \x01(\tR\x05actor\x129\n" +
 	"\n" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x120\n" +
-	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xc1\x02\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xf9\x02\n" +
 	"\rClusterRecord\x12\x1f\n" +
 	"\vcluster_uid\x18\x01 \x01(\tR\n" +
 	"clusterUid\x129\n" +
@@ -1353,18 +1575,34 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"lastLiveAt\x127\n" +
 	"\x06policy\x18\x04 \x01(\v2\x1f.reprieve.store.v1.PolicyRecordR\x06policy\x12%\n" +
 	"\x0epolicy_version\x18\x05 \x01(\x04R\rpolicyVersion\x126\n" +
-	"\x06pauses\x18\x06 \x03(\v2\x1e.reprieve.store.v1.PauseRecordR\x06pauses\"\xa2\x01\n" +
+	"\x06pauses\x18\x06 \x03(\v2\x1e.reprieve.store.v1.PauseRecordR\x06pauses\x126\n" +
+	"\x06blasts\x18\a \x03(\v2\x1e.reprieve.store.v1.BlastRecordR\x06blasts\"\x80\x02\n" +
+	"\vBlastRecord\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x129\n" +
+	"\n" +
+	"tripped_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\ttrippedAt\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x04R\x05limit\x12#\n" +
+	"\rcluster_nodes\x18\x04 \x01(\x04R\fclusterNodes\x12;\n" +
+	"\vrejected_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"rejectedAt\x12\x14\n" +
+	"\x05actor\x18\x06 \x01(\tR\x05actor\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"e\n" +
+	"\vGuardRecord\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
+	"\x04mark\x18\x02 \x01(\rR\x04mark\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xa2\x01\n" +
 	"\vTaintRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x129\n" +
 	"\n" +
 	"time_added\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\ttimeAdded\x120\n" +
-	"\x05start\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\"\x97\x01\n" +
+	"\x05start\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\"\xcf\x01\n" +
 	"\n" +
 	"NodeRecord\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x126\n" +
 	"\x06taints\x18\x02 \x03(\v2\x1e.reprieve.store.v1.TaintRecordR\x06taints\x12?\n" +
-	"\repisode_start\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fepisodeStart\"\x99\x01\n" +
+	"\repisode_start\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\fepisodeStart\x126\n" +
+	"\x06guards\x18\x04 \x03(\v2\x1e.reprieve.store.v1.GuardRecordR\x06guards\"\x99\x01\n" +
 	"\x10TolerationRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\boperator\x18\x02 \x01(\tR\boperator\x12\x14\n" +
@@ -1460,67 +1698,75 @@ func file_reprieve_store_v1_store_proto_rawDescGZIP() []byte {
 	return file_reprieve_store_v1_store_proto_rawDescData
 }
 
-var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_reprieve_store_v1_store_proto_goTypes = []any{
 	(*PolicyRecord)(nil),          // 0: reprieve.store.v1.PolicyRecord
 	(*PauseRecord)(nil),           // 1: reprieve.store.v1.PauseRecord
 	(*ClusterRecord)(nil),         // 2: reprieve.store.v1.ClusterRecord
-	(*TaintRecord)(nil),           // 3: reprieve.store.v1.TaintRecord
-	(*NodeRecord)(nil),            // 4: reprieve.store.v1.NodeRecord
-	(*TolerationRecord)(nil),      // 5: reprieve.store.v1.TolerationRecord
-	(*CauseRecord)(nil),           // 6: reprieve.store.v1.CauseRecord
-	(*RequestRecord)(nil),         // 7: reprieve.store.v1.RequestRecord
-	(*DeliveryRecord)(nil),        // 8: reprieve.store.v1.DeliveryRecord
-	(*EvictionRecord)(nil),        // 9: reprieve.store.v1.EvictionRecord
-	(*ObservationRecord)(nil),     // 10: reprieve.store.v1.ObservationRecord
-	(*ReprieveRecord)(nil),        // 11: reprieve.store.v1.ReprieveRecord
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 13: google.protobuf.Timestamp
+	(*BlastRecord)(nil),           // 3: reprieve.store.v1.BlastRecord
+	(*GuardRecord)(nil),           // 4: reprieve.store.v1.GuardRecord
+	(*TaintRecord)(nil),           // 5: reprieve.store.v1.TaintRecord
+	(*NodeRecord)(nil),            // 6: reprieve.store.v1.NodeRecord
+	(*TolerationRecord)(nil),      // 7: reprieve.store.v1.TolerationRecord
+	(*CauseRecord)(nil),           // 8: reprieve.store.v1.CauseRecord
+	(*RequestRecord)(nil),         // 9: reprieve.store.v1.RequestRecord
+	(*DeliveryRecord)(nil),        // 10: reprieve.store.v1.DeliveryRecord
+	(*EvictionRecord)(nil),        // 11: reprieve.store.v1.EvictionRecord
+	(*ObservationRecord)(nil),     // 12: reprieve.store.v1.ObservationRecord
+	(*ReprieveRecord)(nil),        // 13: reprieve.store.v1.ReprieveRecord
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
 }
 var file_reprieve_store_v1_store_proto_depIdxs = []int32{
-	12, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
-	12, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
-	12, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
-	13, // 3: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
-	13, // 4: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
-	13, // 5: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
-	13, // 6: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
-	0,  // 7: reprieve.store.v1.ClusterRecord.policy:type_name -> reprieve.store.v1.PolicyRecord
-	1,  // 8: reprieve.store.v1.ClusterRecord.pauses:type_name -> reprieve.store.v1.PauseRecord
-	13, // 9: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
-	13, // 10: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
-	3,  // 11: reprieve.store.v1.NodeRecord.taints:type_name -> reprieve.store.v1.TaintRecord
-	13, // 12: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
-	3,  // 13: reprieve.store.v1.CauseRecord.taint:type_name -> reprieve.store.v1.TaintRecord
-	13, // 14: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
-	5,  // 15: reprieve.store.v1.CauseRecord.toleration:type_name -> reprieve.store.v1.TolerationRecord
-	13, // 16: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
-	13, // 17: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
-	13, // 18: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
-	13, // 19: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
-	13, // 20: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
-	13, // 21: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
-	6,  // 22: reprieve.store.v1.EvictionRecord.cause:type_name -> reprieve.store.v1.CauseRecord
-	7,  // 23: reprieve.store.v1.EvictionRecord.requests:type_name -> reprieve.store.v1.RequestRecord
-	8,  // 24: reprieve.store.v1.EvictionRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
-	13, // 25: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
-	13, // 26: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
-	13, // 27: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
-	13, // 28: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
-	13, // 29: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
-	13, // 30: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
-	13, // 31: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
-	13, // 32: reprieve.store.v1.EvictionRecord.first_due:type_name -> google.protobuf.Timestamp
-	10, // 33: reprieve.store.v1.EvictionRecord.observed:type_name -> reprieve.store.v1.ObservationRecord
-	13, // 34: reprieve.store.v1.ObservationRecord.deleted_at:type_name -> google.protobuf.Timestamp
-	13, // 35: reprieve.store.v1.ObservationRecord.taint_since:type_name -> google.protobuf.Timestamp
-	13, // 36: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
-	13, // 37: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	14, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
+	14, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
+	14, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
+	14, // 3: reprieve.store.v1.PolicyRecord.blast_window:type_name -> google.protobuf.Duration
+	15, // 4: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
+	15, // 5: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
+	15, // 6: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
+	15, // 7: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
+	0,  // 8: reprieve.store.v1.ClusterRecord.policy:type_name -> reprieve.store.v1.PolicyRecord
+	1,  // 9: reprieve.store.v1.ClusterRecord.pauses:type_name -> reprieve.store.v1.PauseRecord
+	3,  // 10: reprieve.store.v1.ClusterRecord.blasts:type_name -> reprieve.store.v1.BlastRecord
+	15, // 11: reprieve.store.v1.BlastRecord.tripped_at:type_name -> google.protobuf.Timestamp
+	15, // 12: reprieve.store.v1.BlastRecord.rejected_at:type_name -> google.protobuf.Timestamp
+	15, // 13: reprieve.store.v1.GuardRecord.since:type_name -> google.protobuf.Timestamp
+	15, // 14: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
+	15, // 15: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
+	5,  // 16: reprieve.store.v1.NodeRecord.taints:type_name -> reprieve.store.v1.TaintRecord
+	15, // 17: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
+	4,  // 18: reprieve.store.v1.NodeRecord.guards:type_name -> reprieve.store.v1.GuardRecord
+	5,  // 19: reprieve.store.v1.CauseRecord.taint:type_name -> reprieve.store.v1.TaintRecord
+	15, // 20: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
+	7,  // 21: reprieve.store.v1.CauseRecord.toleration:type_name -> reprieve.store.v1.TolerationRecord
+	15, // 22: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
+	15, // 23: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
+	15, // 24: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
+	15, // 25: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
+	15, // 26: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
+	15, // 27: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
+	8,  // 28: reprieve.store.v1.EvictionRecord.cause:type_name -> reprieve.store.v1.CauseRecord
+	9,  // 29: reprieve.store.v1.EvictionRecord.requests:type_name -> reprieve.store.v1.RequestRecord
+	10, // 30: reprieve.store.v1.EvictionRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
+	15, // 31: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
+	15, // 32: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
+	15, // 33: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
+	15, // 34: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
+	15, // 35: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
+	15, // 36: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
+	15, // 37: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
+	15, // 38: reprieve.store.v1.EvictionRecord.first_due:type_name -> google.protobuf.Timestamp
+	12, // 39: reprieve.store.v1.EvictionRecord.observed:type_name -> reprieve.store.v1.ObservationRecord
+	15, // 40: reprieve.store.v1.ObservationRecord.deleted_at:type_name -> google.protobuf.Timestamp
+	15, // 41: reprieve.store.v1.ObservationRecord.taint_since:type_name -> google.protobuf.Timestamp
+	15, // 42: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
+	15, // 43: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_store_v1_store_proto_init() }
@@ -1528,14 +1774,14 @@ func file_reprieve_store_v1_store_proto_init() {
 	if File_reprieve_store_v1_store_proto != nil {
 		return
 	}
-	file_reprieve_store_v1_store_proto_msgTypes[5].OneofWrappers = []any{}
+	file_reprieve_store_v1_store_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_store_v1_store_proto_rawDesc), len(file_reprieve_store_v1_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
