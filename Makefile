@@ -5,6 +5,7 @@ GO ?= go
 TEST_FLAGS ?=
 FUZZ_TIME ?= 60s
 KILLS ?= 500
+IMAGES ?= 10000
 
 .PHONY: help
 help: ## List the targets
@@ -42,6 +43,10 @@ fuzz: ## Run each fuzz target for FUZZ_TIME
 .PHONY: crash
 crash: ## Kill the service KILLS times at named points, judge what it did, and find planted faults
 	$(GO) test -tags crash -count=1 -timeout 60m -v ./test/crash -kills=$(KILLS)
+
+.PHONY: power
+power: ## Open IMAGES files as a power failure may leave them: nothing acknowledged is lost, nothing is corrupt
+	$(GO) test -count=1 -timeout 60m -v -run 'TestPower' ./store/bolt -images=$(IMAGES)
 
 .PHONY: bench-agent
 bench-agent: build ## Measure the agent beside the built-in controller on a real API server

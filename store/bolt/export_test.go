@@ -1,0 +1,42 @@
+package bolt
+
+import (
+	"os"
+	"reflect"
+	"unsafe"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"go.etcd.io/bbolt"
+)
+
+// field reaches into a handle of bbolt's. A field that is of another type or not
+// there any more panics, so that a new version of bbolt is noticed.
+func field[T any](db *bbolt.DB, path ...string) *T {
+	v := reflect.ValueOf(db).Elem()
+	for _, name := range path {
+		v = v.FieldByName(name)
+	}
+	if v.Type() != reflect.TypeFor[T]() {
+		panic("bbolt has another type there: " + v.Type().String())
+	}
+	return (*T)(unsafe.Pointer(v.UnsafeAddr()))
+}
+
+// HookWrites lets hook do the store's writes from now on. It is given bbolt's handle
+// and what would do the write.
+func HookWrites(s engine.Store, hook func(db *bbolt.DB, write func([]byte, int64) (int, error), b []byte, off int64) (int, error)) {
+	db := s.(*Store).db
+	writeAt := field[func([]byte, int64) (int, error)](db, "ops", "writeAt")
+	real := *writeAt
+	*writeAt = func(b []byte, off int64) (int, error) { return hook(db, real, b, off) }
+}
+
+// SwapFile gives the store another file to sync; its writes go where they went.
+func SwapFile(db *bbolt.DB, f *os.File) (old *os.File) {
+	file := field[*os.File](db, "file")
+	old, *file = *file, f
+	return old
+}
+
+// Handle is the store's bbolt handle.
+func Handle(s engine.Store) *bbolt.DB { return s.(*Store).db }
