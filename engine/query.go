@@ -381,9 +381,6 @@ func (st *ClusterStatus) warnings(now time.Time) (w []string) {
 	if st.Damaged {
 		w = append(w, "the cluster's record on disk is damaged: nothing is sent until its policy is set anew or it is forgotten")
 	}
-	if st.Policy.Mode == ModeShadow && st.Sync == SyncLive {
-		w = append(w, "mode is SHADOW: evictions are decided and recorded, nothing is sent")
-	}
 	if st.Policy.Mode == ModeEnforce && len(st.Executors) == 0 {
 		w = append(w, "no executor is attached: nothing can be sent")
 	}
