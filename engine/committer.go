@@ -190,7 +190,7 @@ func (w *committer) pruneOnce(ctx context.Context) error {
 	w.prune = false
 	for _, cl := range w.core.all() {
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the engine's end is no fault of the store; run ends by it
 		}
 		failpoint.Hit(failpoint.PruneBefore)
 		n, err := w.core.store.Prune(ctx, cl.name, w.core.clock.Now(), w.core.quotas, pruneLimit)
