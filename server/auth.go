@@ -37,6 +37,7 @@ func (z *authorizer) authenticate(ctx context.Context) (context.Context, error) 
 	if err != nil {
 		return nil, err
 	}
+	auditedFrom(ctx).from(who)
 	if err := z.limits.call(who); err != nil {
 		return nil, err
 	}
@@ -70,6 +71,7 @@ func (z *authorizer) authorize(ctx context.Context, method string, msg any) ([]s
 		return nil, err
 	}
 	for _, c := range clusters {
+		auditedFrom(ctx).about(c)
 		if err := z.allow(method, accessFrom(ctx), c); err != nil {
 			return nil, err
 		}

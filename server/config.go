@@ -27,6 +27,7 @@ type Config struct {
 	AllowPlaintext bool   `yaml:"allow_plaintext"`
 	TLS            TLS    `yaml:"tls"`
 	Auth           Auth   `yaml:"auth"`
+	Audit          Audit  `yaml:"audit"`
 	LogFormat      string `yaml:"log_format"`
 	LogLevel       string `yaml:"log_level"`
 	// Pprof serves profiles at /debug/pprof/ of the admin address.
@@ -67,6 +68,18 @@ type Auth struct {
 	// Anonymous gives callers without credentials every role. It is possible only
 	// for plaintext on loopback, and there the default without a tokens file.
 	Anonymous *bool `yaml:"anonymous"`
+}
+
+// Audit says where administrative acts and refused calls are written down.
+type Audit struct {
+	// File gets one JSON object a line; empty: the service's own log.
+	File string `yaml:"file"`
+	// A new file is begun after MaxSizeMB megabytes or RotateEvery, 0 for never.
+	MaxSizeMB   int      `yaml:"max_size_mb"`
+	RotateEvery Duration `yaml:"rotate_every"`
+	// KeepFiles and KeepDays bound the old files that are kept.
+	KeepFiles int `yaml:"keep_files"`
+	KeepDays  int `yaml:"keep_days"`
 }
 
 // History bounds what is kept of closed evictions, by cluster.
@@ -122,6 +135,7 @@ func DefaultConfig() Config {
 		AdminListen: "127.0.0.1:7480",
 		Cluster:     "default",
 		Agent:       InProcess{Workers: 64, KubeAPIQPS: 200, KubeAPIBurst: 300},
+		Audit:       Audit{MaxSizeMB: 100, RotateEvery: Duration(7 * 24 * time.Hour), KeepFiles: 20, KeepDays: 90},
 		LogFormat:   "text",
 		LogLevel:    "info",
 		Adopt:       "shadow",

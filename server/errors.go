@@ -19,6 +19,9 @@ import (
 // errorDomain is the ErrorInfo domain of the service's errors.
 const errorDomain = "reprieve.dev"
 
+// limitedReason tells a caller's limit from other exhausted resources.
+const limitedReason = "LIMITED"
+
 // Errors of the server itself. The engine knows no callers.
 var (
 	errUnauthenticated = errors.New("no valid credentials")
@@ -59,7 +62,7 @@ var errorRules = []errorRule{
 	{engine.ErrReaderTooSlow, codes.ResourceExhausted, "READER_TOO_SLOW"},
 	{errUnauthenticated, codes.Unauthenticated, "UNAUTHENTICATED"},
 	{errDenied, codes.PermissionDenied, "PERMISSION_DENIED"},
-	{errLimited, codes.ResourceExhausted, "LIMITED"},
+	{errLimited, codes.ResourceExhausted, limitedReason},
 	{errGrantsChanged, codes.Unavailable, "GRANTS_CHANGED"},
 	{engine.ErrInvalid, codes.InvalidArgument, "INVALID_ARGUMENT"},
 }

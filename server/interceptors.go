@@ -26,13 +26,14 @@ import (
 type chain struct {
 	metrics *grpcprom.ServerMetrics
 	auth    *authorizer
+	audit   *auditor
 	logger  *slog.Logger
 	// stopping refuses new calls; every chain of the service has the same.
 	stopping *atomic.Bool
 }
 
-// options are the chain's, outermost first: measured and logged is what the
-// caller sees, so the errors are translated within that.
+// options are the chain's, outermost first: measured, logged and audited is what
+// the caller sees, so the errors are translated within that.
 func (c *chain) options() []grpc.ServerOption {
 	logger := logging.LoggerFunc(func(ctx context.Context, lvl logging.Level, msg string, fields ...any) {
 		c.logger.Log(ctx, slog.Level(lvl), msg, fields...)
@@ -42,13 +43,13 @@ func (c *chain) options() []grpc.ServerOption {
 	guarded := selector.MatchFunc(func(_ context.Context, m interceptors.CallMeta) bool { return !open(m.Service) })
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(
-			c.metrics.UnaryServerInterceptor(), logging.UnaryServerInterceptor(logger, opts...), c.unaryErrors,
+			c.metrics.UnaryServerInterceptor(), logging.UnaryServerInterceptor(logger, opts...), c.audit.unary, c.unaryErrors,
 			recovery.UnaryServerInterceptor(recovered),
 			selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(c.admit), guarded),
 			validating.UnaryServerInterceptor(protovalidate.GlobalValidator), c.auth.unary,
 		),
 		grpc.ChainStreamInterceptor(
-			c.metrics.StreamServerInterceptor(), logging.StreamServerInterceptor(logger, opts...), c.streamErrors,
+			c.metrics.StreamServerInterceptor(), logging.StreamServerInterceptor(logger, opts...), c.audit.stream, c.streamErrors,
 			recovery.StreamServerInterceptor(recovered),
 			selector.StreamServerInterceptor(auth.StreamServerInterceptor(c.admit), guarded),
 			validating.StreamServerInterceptor(protovalidate.GlobalValidator), c.auth.stream,

@@ -144,6 +144,7 @@ func (s *authorizedStream) recheck() {
 	named, every := slices.Clone(s.named), s.every
 	s.mu.Unlock()
 	for _, c := range named {
+		auditedFrom(s.ctx).about(c)
 		if err := s.z.allow(s.method, s.access, c); err != nil {
 			s.revoke(err)
 			return

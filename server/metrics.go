@@ -18,6 +18,8 @@ type metrics struct {
 	clockSteps                           prometheus.Counter
 	clockDrift                           prometheus.Gauge
 	denied, limited                      *prometheus.CounterVec
+	auditLines                           *prometheus.CounterVec
+	auditErrors, auditSuppressed         prometheus.Counter
 	reloads, reloadErrors                *prometheus.CounterVec
 	deletions                            prometheus.Counter
 	deletionTime                         prometheus.Histogram
@@ -44,29 +46,32 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 	}
 	m := &metrics{
-		lateness:      times("reprieve_eviction_lateness_seconds", "From an eviction's due instant until its order left.", "cluster"),
-		delivery:      times("reprieve_delivery_duration_seconds", "From an order's delivery until its outcome.", "cluster", "outcome"),
-		feedLag:       times("reprieve_feed_lag_seconds", "From a feed message's arrival until what follows from it was on disk.", "cluster"),
-		orders:        counters("reprieve_orders_total", "Orders that left.", "cluster"),
-		results:       counters("reprieve_results_total", "Orders that ended, by outcome.", "cluster", "outcome"),
-		closed:        counters("reprieve_evictions_closed_total", "Evictions that went to history, by reason.", "cluster", "reason"),
-		events:        counters("reprieve_feed_events_total", "Node and pod events taken from feeds.", "cluster"),
-		denied:        counters("reprieve_permission_denied_total", "Calls refused for want of a role.", "method"),
-		limited:       counters("reprieve_limited_total", "Calls refused because one caller asked for too much, by limit.", "limit"),
-		reloads:       counters("reprieve_reloads_total", "Changed files of certificates or tokens that were put in force.", "file"),
-		reloadErrors:  counters("reprieve_reload_errors_total", "Looks at a file of certificates or tokens that found it broken; what it held before is in force.", "file"),
-		commitTime:    histogram("reprieve_commit_duration_seconds", "Time of one transaction of the store.", commitBuckets),
-		commitSize:    histogram("reprieve_commit_changes", "Changes in one transaction of the store.", sizeBuckets),
-		commitErrors:  counter("reprieve_commit_errors_total", "Transactions that failed; each makes the service open its store again."),
-		unknownTokens: counter("reprieve_unknown_tokens_total", "Answers with a token that is not live."),
-		damaged:       counter("reprieve_damaged_records_total", "Records that could not be read and were set aside."),
-		clockSteps:    counter("reprieve_clock_steps_total", "Steps of the wall clock by more than 2 s, which the service's time does not follow."),
-		clockDrift:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "reprieve_clock_drift_seconds", Help: "The wall clock's reading minus the service's time."}),
-		deletions:     counter("taint_eviction_controller_pod_deletions_total", "Pods that were evicted."),
+		lateness:        times("reprieve_eviction_lateness_seconds", "From an eviction's due instant until its order left.", "cluster"),
+		delivery:        times("reprieve_delivery_duration_seconds", "From an order's delivery until its outcome.", "cluster", "outcome"),
+		feedLag:         times("reprieve_feed_lag_seconds", "From a feed message's arrival until what follows from it was on disk.", "cluster"),
+		orders:          counters("reprieve_orders_total", "Orders that left.", "cluster"),
+		results:         counters("reprieve_results_total", "Orders that ended, by outcome.", "cluster", "outcome"),
+		closed:          counters("reprieve_evictions_closed_total", "Evictions that went to history, by reason.", "cluster", "reason"),
+		events:          counters("reprieve_feed_events_total", "Node and pod events taken from feeds.", "cluster"),
+		denied:          counters("reprieve_permission_denied_total", "Calls refused for want of a role.", "method"),
+		limited:         counters("reprieve_limited_total", "Calls refused because one caller asked for too much, by limit.", "limit"),
+		auditLines:      counters("reprieve_audit_lines_total", "Lines of the audit log.", "kind"),
+		auditErrors:     counter("reprieve_audit_errors_total", "Lines that the audit file did not take; the service's log has them."),
+		auditSuppressed: counter("reprieve_audit_suppressed_total", "Refused calls without a line of their own in the audit log, which has too many of them."),
+		reloads:         counters("reprieve_reloads_total", "Changed files of certificates or tokens that were put in force.", "file"),
+		reloadErrors:    counters("reprieve_reload_errors_total", "Looks at a file of certificates or tokens that found it broken; what it held before is in force.", "file"),
+		commitTime:      histogram("reprieve_commit_duration_seconds", "Time of one transaction of the store.", commitBuckets),
+		commitSize:      histogram("reprieve_commit_changes", "Changes in one transaction of the store.", sizeBuckets),
+		commitErrors:    counter("reprieve_commit_errors_total", "Transactions that failed; each makes the service open its store again."),
+		unknownTokens:   counter("reprieve_unknown_tokens_total", "Answers with a token that is not live."),
+		damaged:         counter("reprieve_damaged_records_total", "Records that could not be read and were set aside."),
+		clockSteps:      counter("reprieve_clock_steps_total", "Steps of the wall clock by more than 2 s, which the service's time does not follow."),
+		clockDrift:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "reprieve_clock_drift_seconds", Help: "The wall clock's reading minus the service's time."}),
+		deletions:       counter("taint_eviction_controller_pod_deletions_total", "Pods that were evicted."),
 		deletionTime: histogram("taint_eviction_controller_pod_deletion_duration_seconds",
 			"From the instant a pod was due until its deletion was ordered, in seconds.", longBuckets),
 	}
-	reg.MustRegister(m.lateness, m.delivery, m.feedLag, m.orders, m.results, m.closed, m.events, m.denied, m.limited, m.reloads, m.reloadErrors, m.commitTime, m.commitSize,
+	reg.MustRegister(m.lateness, m.delivery, m.feedLag, m.orders, m.results, m.closed, m.events, m.denied, m.limited, m.auditLines, m.auditErrors, m.auditSuppressed, m.reloads, m.reloadErrors, m.commitTime, m.commitSize,
 		m.commitErrors, m.unknownTokens, m.damaged, m.clockSteps, m.clockDrift, m.deletions, m.deletionTime)
 	return m
 }

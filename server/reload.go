@@ -174,5 +174,8 @@ func tokensFile(path string, creds *credentialChecker) reloadable {
 }
 
 // Reload looks at the files of certificates and tokens now, instead of within
-// seconds, and takes what has changed.
-func (s *Service) Reload() { s.reloader.look(true) }
+// seconds, and takes what has changed. It opens the audit file again.
+func (s *Service) Reload() {
+	s.audit.reopen()
+	s.reloader.look(true)
+}

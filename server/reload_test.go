@@ -84,8 +84,14 @@ type rotation struct {
 }
 
 func newRotation(t *testing.T) *rotation {
+	r, _ := newAuditedRotation(t)
+	return r
+}
+
+// newAuditedRotation is newRotation, and the path of its audit log.
+func newAuditedRotation(t *testing.T) (r *rotation, audit string) {
 	ca := newAuthority(t)
-	r := &rotation{clock: clock.NewVirtual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)), ca: ca, vol: newSecretVolume(t)}
+	r = &rotation{clock: clock.NewVirtual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)), ca: ca, vol: newSecretVolume(t)}
 	cert, key := ca.issue("server")
 	r.files = map[string][]byte{
 		"tls.crt": r.vol.read(cert), "tls.key": r.vol.read(key), "ca.crt": r.vol.read(filepath.Join(ca.dir, "ca.pem")),
@@ -96,9 +102,10 @@ func newRotation(t *testing.T) *rotation {
 		c.Listen = "0.0.0.0:7443"
 		c.TLS = TLS{CertFile: r.vol.path("tls.crt"), KeyFile: r.vol.path("tls.key"), ClientCAFile: r.vol.path("ca.crt")}
 		c.Auth.TokensFile = r.vol.path("tokens.yaml")
+		auditFile(t, &audit)(c)
 	})
 	r.conn = r.dial(credentials.NewTLS(ca.client("")))
-	return r
+	return r, audit
 }
 
 // rotating are the tokens before anything is rotated.

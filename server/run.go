@@ -163,5 +163,6 @@ func (s *Service) stop() {
 	if err := s.admin.Shutdown(ctx); err != nil {
 		s.deps.Logger.Warn("admin clients were cut off", "error", err)
 	}
+	s.audit.close()
 	s.deps.Logger.Info("stopped")
 }

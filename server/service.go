@@ -65,6 +65,7 @@ type Service struct {
 	metrics   *metrics
 	stopClock func()
 	reloader  *reloader
+	audit     *auditor
 	// agent is the one in this process; nil if the service joins no cluster itself.
 	agent *inProcess
 }
@@ -94,6 +95,9 @@ func New(conf Config, deps Deps) (*Service, error) {
 	})
 	deps.Registry.MustRegister(newCollector(s.engine, deps.Clock, deps.Logger))
 	if err := s.buildGRPC(); err != nil {
+		if s.audit != nil {
+			s.audit.close()
+		}
 		return nil, err
 	}
 	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
@@ -114,8 +118,12 @@ func (s *Service) buildGRPC() error {
 	if s.conf.anonymous() {
 		creds.anonymous = anonymousCaller()
 	}
+	var err error
+	if s.audit, err = newAuditor(s.conf.Audit, s.deps.Clock, s.metrics, s.deps.Logger); err != nil {
+		return err
+	}
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
-	s.chain = &chain{metrics: calls, logger: s.deps.Logger, stopping: new(atomic.Bool), auth: &authorizer{
+	s.chain = &chain{metrics: calls, audit: s.audit, logger: s.deps.Logger, stopping: new(atomic.Bool), auth: &authorizer{
 		creds: creds, live: newLiveStreams(), limits: newLimiter(s.deps.Clock, s.conf.Limits, s.metrics),
 		denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
 	}}

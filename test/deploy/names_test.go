@@ -20,7 +20,7 @@ var promised = []string{
 	"reprieve_eviction_lateness_seconds_bucket", "reprieve_oldest_overdue_seconds", "reprieve_open_evictions", "reprieve_evictions_closed_total",
 	"reprieve_held_evictions", "reprieve_delivery_duration_seconds_bucket", "reprieve_commit_duration_seconds_bucket", "reprieve_commit_changes_bucket",
 	"reprieve_feed_lag_seconds_bucket", "reprieve_feed_age_seconds", "reprieve_feed_events_total", "reprieve_stuck_evictions",
-	"reprieve_unknown_tokens_total", "reprieve_clock_steps_total", "reprieve_ignored_input_total", "reprieve_permission_denied_total", "reprieve_reload_errors_total", "reprieve_limited_total",
+	"reprieve_unknown_tokens_total", "reprieve_clock_steps_total", "reprieve_ignored_input_total", "reprieve_permission_denied_total", "reprieve_reload_errors_total", "reprieve_limited_total", "reprieve_audit_errors_total",
 	"reprieve_results_total", "reprieve_orders_total", "reprieve_serving", "reprieve_foreign_evictions_total", "reprieve_store_size_bytes",
 	"reprieve_self_in_enforcing_cluster",
 	"taint_eviction_controller_pod_deletions_total", "taint_eviction_controller_pod_deletion_duration_seconds_bucket",
