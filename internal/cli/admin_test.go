@@ -76,6 +76,30 @@ func TestCalls(t *testing.T) {
 			"Withdrew a request for web/old: eviction prod/5 is CLOSED CANCELLED REQUEST_WITHDRAWN.\n",
 			&reprievev1.WithdrawEvictionRequest{Cluster: "prod", Requester: "k", RequestId: "1"},
 		},
+		"blast release": {
+			[]string{"blast", "release", "prod", "--yes"},
+			"Released taint example.com/mistake in prod: 3 due evictions.\n",
+			&reprievev1.ReleaseBlastRadiusRequest{Cluster: "prod"},
+		},
+		"blast release dry run": {
+			[]string{"blast", "release", "prod", "--key", "example.com/mistake", "--dry-run"},
+			"Would release taint example.com/mistake in prod: 3 due evictions.\n",
+			&reprievev1.ReleaseBlastRadiusRequest{Cluster: "prod", Key: "example.com/mistake", ValidateOnly: true},
+		},
+		"blast reject": {
+			[]string{"blast", "reject", "--cluster", "prod", "--reason", "a typo"},
+			"KEY                  STATE    SINCE      NODES  HELD  REJ  PODS  WHERE\n" +
+				"example.com/mistake  TRIPPED  2m00s ago  50     40    0    39    n1,n2\n" +
+				"Rejected taint example.com/mistake in prod: 3 pods stay.\n",
+			&reprievev1.RejectBlastRadiusRequest{Cluster: "prod", Reason: "a typo"},
+		},
+		"blast list": {
+			[]string{"blast", "list", "prod"},
+			"KEY                  STATE     SINCE      NODES  HELD  REJ  PODS  WHERE\n" +
+				"example.com/mistake  TRIPPED   2m00s ago  50     40    0    39    n1,n2\n" +
+				"example.com/old      REJECTED  1h00m ago  5      0     5    0     n9\n",
+			&reprievev1.ListBlastRadiusTripsRequest{Cluster: "prod"},
+		},
 		"forget": {
 			[]string{"forget", "prod", "--yes"},
 			"Forgot cluster prod.\n",
@@ -85,6 +109,7 @@ func TestCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t)
 			h.fake.impact, h.fake.evictions, h.fake.clusters = 3, sampleEvictions()[:5], sampleClusters()
+			h.fake.trips = sampleTrips()
 			code, out, errs := h.run(tc.args...)
 			if code != exitOK || out != tc.out {
 				t.Fatalf("exit %d, stderr %q, output %q, want %q", code, errs, out, tc.out)
@@ -207,5 +232,12 @@ func TestPolicyWarnings(t *testing.T) {
 	code, _, errs := h.run("policy", "set", "--cluster", "prod", "budget_wait=5m")
 	if code != exitOK || errs != "warning: budget_wait has no effect\n" {
 		t.Errorf("exit %d, stderr %q", code, errs)
+	}
+}
+
+func sampleTrips() []*reprievev1.BlastRadiusTrip {
+	return []*reprievev1.BlastRadiusTrip{
+		{Cluster: "prod", Key: "example.com/mistake", TripTime: at(-2 * time.Minute), NodeLimit: 10, ClusterNodes: 50, Nodes: 50, HeldNodes: 40, NodeNames: []string{"n1", "n2"}, HeldEvictions: 39},
+		{Cluster: "prod", Key: "example.com/old", RejectTime: at(-time.Hour), Nodes: 5, RejectedNodes: 5, NodeNames: []string{"n9"}, Actor: "me"},
 	}
 }

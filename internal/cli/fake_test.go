@@ -41,6 +41,7 @@ type fakeService struct {
 	evictions []*reprievev1.Eviction
 	clusters  []*reprievev1.Cluster
 	nodes     []*reprievev1.NodeView
+	trips     []*reprievev1.BlastRadiusTrip
 	reprieves []*reprievev1.Reprieve
 	explain   *reprievev1.ExplainPodResponse
 	shadow    *reprievev1.ShadowReport

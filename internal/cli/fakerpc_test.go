@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -125,6 +126,18 @@ func (f *fakeService) GrantReprieve(_ context.Context, r *reprievev1.GrantReprie
 
 func (f *fakeService) RevokeReprieve(_ context.Context, r *reprievev1.RevokeReprieveRequest) (*reprievev1.RevokeReprieveResponse, error) {
 	return &reprievev1.RevokeReprieveResponse{}, f.ask(r)
+}
+
+func (f *fakeService) ListBlastRadiusTrips(_ context.Context, r *reprievev1.ListBlastRadiusTripsRequest) (*reprievev1.ListBlastRadiusTripsResponse, error) {
+	return &reprievev1.ListBlastRadiusTripsResponse{Trips: f.trips}, f.ask(r)
+}
+
+func (f *fakeService) ReleaseBlastRadius(_ context.Context, r *reprievev1.ReleaseBlastRadiusRequest) (*reprievev1.ReleaseBlastRadiusResponse, error) {
+	return &reprievev1.ReleaseBlastRadiusResponse{Trips: f.trips[:1], Released: f.impact}, f.ask(proto.Clone(r))
+}
+
+func (f *fakeService) RejectBlastRadius(_ context.Context, r *reprievev1.RejectBlastRadiusRequest) (*reprievev1.RejectBlastRadiusResponse, error) {
+	return &reprievev1.RejectBlastRadiusResponse{Trips: f.trips[:1], Rejected: f.impact}, f.ask(proto.Clone(r))
 }
 
 func (f *fakeService) ForgetCluster(_ context.Context, r *reprievev1.ForgetClusterRequest) (*reprievev1.ForgetClusterResponse, error) {
