@@ -459,7 +459,7 @@ type BlastVerdict struct {
 
 // DecideBlast releases or rejects tripped keys, and returns them as they stood
 // before and how many evictions are concerned: those held, or for a rejection
-// all open ones by the keys. When it returns, its effect is on disk; after a
+// all open ones by the keys that no executor has reported done. When it returns, its effect is on disk; after a
 // rejection no order by the keys starts any more on the nodes that have them.
 // Errors: ErrClusterUnknown, ErrBlastUnknown, ErrNotSynced, ErrUnavailable.
 func (g *Engine) DecideBlast(ctx context.Context, v BlastVerdict) (trips []BlastTrip, concerned int, err error) {
@@ -518,7 +518,7 @@ func (s *shard) countBlast(sc *shardCluster, trips []BlastTrip, reject bool) (n 
 	}
 	for _, node := range sc.nodes {
 		for _, p := range node.pods {
-			if p.ev != nil && p.ev.cause.Kind == CauseTaint &&
+			if p.ev != nil && p.ev.state != StateConfirming && p.ev.cause.Kind == CauseTaint &&
 				slices.ContainsFunc(trips, func(t BlastTrip) bool { return t.Key == p.ev.cause.Taint.Key }) {
 				n++
 			}

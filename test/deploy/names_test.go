@@ -22,7 +22,7 @@ var promised = []string{
 	"reprieve_feed_lag_seconds_bucket", "reprieve_feed_age_seconds", "reprieve_feed_events_total", "reprieve_stuck_evictions",
 	"reprieve_unknown_tokens_total", "reprieve_clock_steps_total", "reprieve_ignored_input_total", "reprieve_permission_denied_total", "reprieve_reload_errors_total", "reprieve_limited_total", "reprieve_audit_errors_total",
 	"reprieve_results_total", "reprieve_orders_total", "reprieve_serving", "reprieve_foreign_evictions_total", "reprieve_store_size_bytes",
-	"reprieve_self_in_enforcing_cluster",
+	"reprieve_self_in_enforcing_cluster", "reprieve_blast_radius_tripped", "reprieve_looping_owners",
 	"taint_eviction_controller_pod_deletions_total", "taint_eviction_controller_pod_deletion_duration_seconds_bucket",
 }
 

@@ -1210,7 +1210,7 @@ type RejectBlastRadiusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The keys as they stood before.
 	Trips []*BlastRadiusTrip `protobuf:"bytes,1,rep,name=trips,proto3" json:"trips,omitempty"`
-	// Open evictions by the keys, waiting, due or out, whose pods stay.
+	// Open evictions by the keys, waiting, due or out, that are cancelled or recalled.
 	Rejected      uint64 `protobuf:"varint,2,opt,name=rejected,proto3" json:"rejected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

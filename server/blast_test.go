@@ -1,0 +1,140 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/reprieve-dev/reprieve/client"
+	"github.com/reprieve-dev/reprieve/internal/cli"
+	"github.com/reprieve-dev/reprieve/internal/clock"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// reprieve runs the command line against the service and returns what it printed.
+func (f *fixture) reprieve(args ...string) (code int, out, errs string) {
+	f.t.Helper()
+	var stdout, stderr bytes.Buffer
+	env := &cli.Env{
+		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(string) string { return "" },
+		Clock: clock.NewReal(), Width: func() int { return 0 },
+		Dial: func(ctx context.Context, conf client.Config) (*client.Conn, error) {
+			conf.Dialer = func(ctx context.Context, _ string) (net.Conn, error) { return f.dialLocal(ctx, "") }
+			return client.Dial(ctx, conf)
+		},
+	}
+	code = cli.Main(f.ctx, env, args)
+	return code, stdout.String(), stderr.String()
+}
+
+// held waits until the blast radius holds so many evictions and returns the cluster.
+func (f *fixture) held(want uint64) *reprievev1.Cluster {
+	f.t.Helper()
+	for {
+		r, err := f.query().GetCluster(f.ctx, &reprievev1.GetClusterRequest{Cluster: "east"})
+		if err != nil {
+			f.t.Fatalf("waiting for %d held evictions: %v", want, err)
+		}
+		n := uint64(0)
+		for _, h := range r.GetCluster().GetHolds() {
+			if h.GetHold() == reprievev1.HoldReason_HOLD_REASON_BLAST_RADIUS {
+				n = h.GetCount()
+			}
+		}
+		if n == want {
+			return r.GetCluster()
+		}
+	}
+}
+
+// TestWorstDay: somebody taints every node by mistake. The limit goes, the rest
+// is held and alarmed, and one command shows and rejects it.
+func TestWorstDay(t *testing.T) {
+	f := newFixture(t, memory(), enforce)
+	feed := f.feed(f.ctx, hello("east"))
+	feed.recv()
+	var list, mistake []*reprievev1.Event
+	for i := range 30 {
+		node := fmt.Sprintf("n%02d", i)
+		list = append(list, upsertNode(node), upsertPod("p"+node, node))
+		mistake = append(mistake, upsertNode(node, "example.com/mistake"))
+	}
+	feed.list(list...)
+	x := f.executor("x", 100, "east")
+	feed.acked(feed.batch(mistake...), false)
+	var sent, tokens []string
+	for range 6 {
+		o := x.order()
+		sent, tokens = append(sent, o.GetEvictPod().GetNode()), append(tokens, o.GetToken())
+	}
+	for _, token := range tokens {
+		x.answer(token, reprievev1.Outcome_OUTCOME_EVICTED)
+	}
+	slices.Sort(sent)
+	if !slices.Equal(sent, []string{"n00", "n01", "n02", "n03", "n04", "n05"}) {
+		t.Errorf("orders for %v", sent)
+	}
+	c := f.held(24)
+	if c.GetBlastRadiusTrips() != 1 || !slices.ContainsFunc(c.GetWarnings(), func(w string) bool { return strings.Contains(w, "example.com/mistake") }) {
+		t.Errorf("no alarm: trips %d, warnings %q", c.GetBlastRadiusTrips(), c.GetWarnings())
+	}
+	tripped := func(want string) {
+		t.Helper()
+		if err := testutil.GatherAndCompare(f.reg, strings.NewReader(`
+# HELP reprieve_blast_radius_tripped Taint keys that came to too many nodes at once; what falls due by them on the rest is held.
+# TYPE reprieve_blast_radius_tripped gauge
+reprieve_blast_radius_tripped{cluster="east"} `+want+"\n"), "reprieve_blast_radius_tripped"); err != nil {
+			t.Error(err)
+		}
+	}
+	tripped("1")
+	x.nothing()
+	code, out, errs := f.reprieve("blast", "reject", "east", "--reason", "taint --all was a typo")
+	want := regexp.MustCompile(`(?m)^example\.com/mistake +TRIPPED +(now|.* ago) +30 +24 +0 +24 +n06,.*$\nRejected taint example\.com/mistake in east: 24 pods stay\.\n$`)
+	if code != 0 || !want.MatchString(out) {
+		t.Fatalf("exit %d, %s, output\n%s", code, errs, out)
+	}
+	f.held(0)
+	tripped("0")
+	x.nothing()
+	h, err := f.query().ListEvictions(f.ctx, &reprievev1.ListEvictionsRequest{
+		Cluster: "east", States: []reprievev1.EvictionState{reprievev1.EvictionState_EVICTION_STATE_CLOSED}, PageSize: 100,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rejected := 0
+	for _, e := range h.GetEvictions() {
+		if e.GetCancelCause() == reprievev1.CancelCause_CANCEL_CAUSE_REJECTED {
+			rejected++
+		}
+	}
+	if rejected != 24 {
+		t.Errorf("%d of 24 evictions are in history as rejected", rejected)
+	}
+	if _, out, _ := f.reprieve("blast", "list", "east"); !strings.Contains(out, "REJECTED") {
+		t.Errorf("the list after it:\n%s", out)
+	}
+	if code, _, errs := f.reprieve("blast", "reject", "east"); code != 3 {
+		t.Errorf("rejecting again: exit %d, %s", code, errs)
+	}
+}
+
+// nothing checks that no order has come: the answer to an unknown token is
+// acknowledged after whatever was sent before it.
+func (x *executor) nothing() {
+	x.t.Helper()
+	x.send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Result{Result: &reprievev1.Result{
+		Token: "unknown", Outcome: reprievev1.Outcome_OUTCOME_GONE,
+	}}})
+	if m := x.recv(); m.GetResultAck() == nil {
+		x.t.Errorf("%v; want nothing but the answer", m)
+	}
+}
