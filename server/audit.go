@@ -36,6 +36,8 @@ var acts = map[string]bool{
 	reprievev1.AdminService_GrantReprieve_FullMethodName:       true,
 	reprievev1.AdminService_RevokeReprieve_FullMethodName:      true,
 	reprievev1.AdminService_ForgetCluster_FullMethodName:       true,
+	reprievev1.AdminService_ReleaseBlastRadius_FullMethodName:  true,
+	reprievev1.AdminService_RejectBlastRadius_FullMethodName:   true,
 }
 
 const (
