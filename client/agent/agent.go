@@ -79,7 +79,7 @@ func New(conf Config) (*Agent, error) {
 	}
 	a.source = &source{
 		core: follow.CoreV1().RESTClient(), clock: conf.Clock, troubles: a.troubles,
-		relists: func(resource string) { a.metrics.relists.WithLabelValues(resource).Inc() },
+		teller: newReporter(a.log, a.metrics),
 	}
 	if conf.Registry != nil {
 		conf.Registry.MustRegister(newSourceCollector(a.source))

@@ -13,6 +13,7 @@ import (
 type metrics struct {
 	leader, synced prometheus.Gauge
 	relists        *prometheus.CounterVec
+	unfit          *prometheus.CounterVec
 	orders         *prometheus.CounterVec
 	orderSeconds   prometheus.Histogram
 }
@@ -28,6 +29,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		relists: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "reprieve_agent_relists_total", Help: "Times that a watch lost its place and listed again, by resource.",
 		}, []string{"resource"}),
+		unfit: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "reprieve_agent_unfit_objects_total",
+			Help: "States of objects that are beyond the contract's bounds, by resource, and whether they were cut or left out.",
+		}, []string{"resource", "done"}),
 		orders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "reprieve_agent_orders_total", Help: "Orders answered, by outcome.",
 		}, []string{"outcome"}),
@@ -38,6 +43,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 	for _, resource := range []string{"nodes", "pods"} {
 		m.relists.WithLabelValues(resource)
+		m.unfit.WithLabelValues(resource, doneCut)
+		m.unfit.WithLabelValues(resource, doneLeftOut)
 	}
 	for _, o := range []reprievev1.Outcome{
 		reprievev1.Outcome_OUTCOME_EVICTED, reprievev1.Outcome_OUTCOME_GONE, reprievev1.Outcome_OUTCOME_SUPERSEDED, reprievev1.Outcome_OUTCOME_STALE,
@@ -46,7 +53,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.orders.WithLabelValues(outcomeLabel(o))
 	}
 	if reg != nil {
-		reg.MustRegister(m.leader, m.synced, m.relists, m.orders, m.orderSeconds)
+		reg.MustRegister(m.leader, m.synced, m.relists, m.unfit, m.orders, m.orderSeconds)
 	}
 	return m
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/reprieve-dev/reprieve/client"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -29,12 +30,21 @@ type state struct {
 	// in and out count the events that ever came into the queue and were emitted.
 	in, out uint64
 	// moved is closed and replaced whenever any of this changes.
-	moved   chan struct{}
-	relists func(resource string)
+	moved  chan struct{}
+	teller teller
 }
 
-func newState(relists func(resource string)) *state {
-	s := &state{moved: make(chan struct{}), relists: relists}
+// teller is told what people should know of the mirrors.
+type teller interface {
+	// relisted: a watch lost its place and listed again.
+	relisted(resource string)
+	// unfit: these fields of an object are beyond the contract's bounds. They were
+	// cut, or the object was left out.
+	unfit(resource, key string, fields []string, leftOut bool)
+}
+
+func newState(t teller) *state {
+	s := &state{moved: make(chan struct{}), teller: t}
 	s.nodes = mirror{state: s, resource: "nodes", objects: map[string]kept{}}
 	s.pods = mirror{state: s, resource: "pods", objects: map[string]kept{}}
 	return s
@@ -149,7 +159,7 @@ var (
 	_ cache.TransformingStore = (*mirror)(nil)
 )
 
-// listed is an object of a list that is still coming in.
+// listed is an object that has just come in, of a list or a watch.
 type listed struct {
 	key string
 	kept
@@ -159,8 +169,8 @@ type listed struct {
 // is kept of its objects, so that the objects are never there all at once.
 func (m *mirror) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
-		key, k, _, err := keep(obj)
-		return listed{key, k}, err
+		l, _, err := m.keep(obj)
+		return l, err
 	}
 }
 
@@ -174,16 +184,16 @@ func (m *mirror) Add(obj any) error { return m.put(obj) }
 func (m *mirror) Update(obj any) error { return m.put(obj) }
 
 func (m *mirror) put(obj any) error {
-	key, k, e, err := keep(obj)
-	if err != nil {
+	l, e, err := m.keep(obj)
+	if err != nil || e == nil {
 		return err
 	}
 	m.state.mu.Lock()
 	defer m.state.mu.Unlock()
-	if old, ok := m.objects[key]; ok && old.uid == k.uid && string(old.event) == string(k.event) {
+	if old, ok := m.objects[l.key]; ok && old.uid == l.uid && string(old.event) == string(l.event) {
 		return nil
 	}
-	m.objects[key] = k
+	m.objects[l.key] = l.kept
 	m.state.push(e)
 	return nil
 }
@@ -201,10 +211,14 @@ func (m *mirror) Delete(obj any) error {
 	if err != nil {
 		return err
 	}
+	// What was cut was told of when the object came.
+	_, tellable := client.Fit(e)
 	m.state.mu.Lock()
 	defer m.state.mu.Unlock()
 	delete(m.objects, key)
-	m.state.push(e)
+	if tellable {
+		m.state.push(e)
+	}
 	return nil
 }
 
@@ -217,19 +231,20 @@ func (m *mirror) Replace(list []any, _ string) error {
 	for _, obj := range list {
 		l, ok := obj.(listed)
 		if !ok {
-			key, k, _, err := keep(obj)
-			if err != nil {
+			var err error
+			if l, _, err = m.keep(obj); err != nil {
 				return err
 			}
-			l = listed{key, k}
 		}
-		objects[l.key] = l.kept
+		if l.event != nil {
+			objects[l.key] = l.kept
+		}
 	}
 	m.state.mu.Lock()
 	defer m.state.mu.Unlock()
 	m.objects = objects
 	if m.synced {
-		m.state.relists(m.resource)
+		m.state.teller.relisted(m.resource)
 		m.state.queue, m.state.relist = nil, true
 	}
 	m.synced = true
@@ -237,24 +252,32 @@ func (m *mirror) Replace(list []any, _ string) error {
 	return nil
 }
 
-// keep is an object's key, what is kept of it and the event that tells of it.
-func keep(obj any) (string, kept, *reprievev1.Event, error) {
+// keep makes what is kept of an object and the event that tells of it: nothing of
+// one that cannot be told.
+func (m *mirror) keep(obj any) (listed, *reprievev1.Event, error) {
 	key, err := cache.MetaNamespaceKeyFunc(obj)
 	if err != nil {
-		return "", kept{}, nil, err
+		return listed{}, nil, err
 	}
 	e, err := event(obj, reprievev1.Event_EVENT_TYPE_UPSERT)
 	if err != nil {
-		return "", kept{}, nil, err
+		return listed{}, nil, err
+	}
+	cut, tellable := client.Fit(e)
+	if len(cut) > 0 || !tellable {
+		m.state.teller.unfit(m.resource, key, cut, !tellable)
+	}
+	if !tellable {
+		return listed{key: key}, nil, nil
 	}
 	// Deterministic, so that equal events are equal bytes.
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(e)
 	if err != nil {
-		return "", kept{}, nil, err
+		return listed{}, nil, err
 	}
-	m, err := meta.Accessor(obj)
+	o, err := meta.Accessor(obj)
 	if err != nil {
-		return "", kept{}, nil, err
+		return listed{}, nil, err
 	}
-	return key, kept{uid: string(m.GetUID()), event: raw}, e, nil
+	return listed{key: key, kept: kept{uid: string(o.GetUID()), event: raw}}, e, nil
 }

@@ -20,7 +20,7 @@ type source struct {
 	core     rest.Interface
 	clock    clock.Clock
 	troubles *troubles
-	relists  func(resource string)
+	teller   teller
 
 	mu      sync.Mutex // guards what follows
 	current *following
@@ -108,7 +108,7 @@ func (s *source) close() {
 // follow starts both watches. They outlive ctx, which is one list's: stop ends them.
 func (s *source) follow(ctx context.Context) *following {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	st := newState(s.relists)
+	st := newState(s.teller)
 	f := &following{state: st, cancel: cancel, followers: newFollowers(st, s.core, s.clock, s.troubles)}
 	for _, w := range f.followers {
 		f.wg.Go(func() { w.run(ctx) })

@@ -30,7 +30,7 @@ type feed struct {
 func newFeed(t *testing.T, a *api) *feed {
 	clk := clock.NewVirtual(epoch)
 	f := &feed{t: t, clock: clk, events: make(chan *reprievev1.Event, 1000), source: &source{
-		core: a.kube().CoreV1().RESTClient(), clock: clk, troubles: quiet(), relists: func(string) {},
+		core: a.kube().CoreV1().RESTClient(), clock: clk, troubles: quiet(), teller: silent(),
 	}}
 	t.Cleanup(f.source.close)
 	return f
@@ -268,7 +268,7 @@ func TestHeartbeatWaitsForTheQueue(t *testing.T) {
 
 // The queue is bounded: beyond it a list says the same.
 func TestQueueOverflowAsksForAList(t *testing.T) {
-	s := newState(func(string) {})
+	s := newState(silent())
 	s.nodes.synced, s.pods.synced = true, true
 	if _, ok := s.list(); !ok {
 		t.Fatal("no list of empty mirrors")

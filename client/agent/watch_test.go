@@ -26,7 +26,7 @@ func TestExpiredWatchesArePaced(t *testing.T) {
 			}, nil
 		})
 		core := &fake.RESTClient{NegotiatedSerializer: scheme.Codecs.WithoutConversion(), GroupVersion: scheme.Scheme.PrioritizedVersionsForGroup("")[0], Client: gone}
-		f := newFollowers(newState(func(string) {}), core, clock.NewVirtual(epoch), quiet())[0]
+		f := newFollowers(newState(silent()), core, clock.NewVirtual(epoch), quiet())[0]
 		began := time.Now()
 		if _, err := f.WatchWithContext(t.Context(), metav1.ListOptions{}); err == nil {
 			t.Fatal("the watch stands")

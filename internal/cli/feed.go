@@ -95,6 +95,7 @@ func (a *app) feed(ctx context.Context, f feedFlags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	source := newFileSource(cluster, f.follow)
+	source.warn = a.warn
 	go source.read(ctx, inputs, timeline.MergeOptions{
 		Options: timeline.Options{MissingUID: timeline.RefuseMissingUID, Warn: a.warn}, SyncedAfter: f.syncedAfter, AfterFunc: afterFunc(a.Clock),
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/reprieve-dev/reprieve/client"
@@ -23,7 +24,9 @@ type fileSource struct {
 	follow  bool
 	listed  chan struct{} // closed when the first list is complete, or reading failed
 	wake    chan struct{} // one slot: changes or the end are there
-	once    sync.Once     // closes listed
+	warn    func(timeline.Warning)
+	warned  map[string]bool // fields that a warning told of; the reader's alone
+	once    sync.Once       // closes listed
 
 	mu      sync.Mutex // guards what follows
 	objects map[string]*reprievev1.Event
@@ -36,7 +39,7 @@ type fileSource struct {
 }
 
 func newFileSource(cluster string, follow bool) *fileSource {
-	return &fileSource{cluster: cluster, follow: follow, listed: make(chan struct{}), wake: make(chan struct{}, 1), objects: map[string]*reprievev1.Event{}}
+	return &fileSource{cluster: cluster, follow: follow, listed: make(chan struct{}), wake: make(chan struct{}, 1), warn: func(timeline.Warning) {}, warned: map[string]bool{}, objects: map[string]*reprievev1.Event{}}
 }
 
 // read merges the inputs until they end.
@@ -59,6 +62,20 @@ func (s *fileSource) signal() {
 	}
 }
 
+// unfit warns once of fields that the service does not take as they are.
+func (s *fileSource) unfit(at timeline.Position, e *reprievev1.Event, cut []string) {
+	what := strings.Join(cut, ", ")
+	if s.warned[what] {
+		return
+	}
+	s.warned[what] = true
+	name := "node " + e.GetNode().GetName()
+	if p := e.GetPod(); p != nil {
+		name = "pod " + podWord(p.GetNamespace(), p.GetName())
+	}
+	s.warn(timeline.Warning{Pos: at, Text: fmt.Sprintf("%s exceeds what the service takes and was cut in %s, which may delay its eviction; this is said once", name, what)})
+}
+
 // take applies one entry.
 func (s *fileSource) take(e timeline.Entry) error {
 	if e.Control != nil && e.Control.Kind != timeline.Synced {
@@ -70,6 +87,11 @@ func (s *fileSource) take(e timeline.Entry) error {
 	ev := e.Event()
 	if ev == nil {
 		return nil
+	}
+	if cut, ok := client.Fit(ev); !ok {
+		return &timeline.Error{Pos: e.Pos, Reason: fmt.Sprintf("the object lacks or exceeds what the service takes in %v", cut), Hint: "give it a name, a uid and, if it is a pod, a namespace"}
+	} else if len(cut) > 0 {
+		s.unfit(e.Pos, ev, cut)
 	}
 	key := "node/" + e.Node.GetName()
 	if e.Pod != nil {

@@ -2,7 +2,10 @@ package cli
 
 import (
 	"errors"
+	"strings"
 	"testing"
+
+	"buf.build/go/protovalidate"
 
 	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/client/timeline"
@@ -36,5 +39,31 @@ func TestChangesOfAnOutageAreBounded(t *testing.T) {
 	enough := errors.New("enough")
 	if err := s.Watch(t.Context(), func(...*reprievev1.Event) error { return enough }); !errors.Is(err, enough) {
 		t.Fatalf("Watch after the list: %v", err)
+	}
+}
+
+// TestFeedCutsWhatExceedsTheContract takes an object that the service would
+// refuse the whole feed for.
+func TestFeedCutsWhatExceedsTheContract(t *testing.T) {
+	s := newFileSource("c", true)
+	var warnings []timeline.Warning
+	s.warn = func(w timeline.Warning) { warnings = append(warnings, w) }
+	for _, name := range []string{"a", "b"} {
+		pod := &reprievev1.Pod{Namespace: "n", Name: name, Uid: name, OwnerReferences: make([]*reprievev1.OwnerReference, 100)}
+		for i := range pod.OwnerReferences {
+			pod.OwnerReferences[i] = &reprievev1.OwnerReference{Name: "o"}
+		}
+		if err := s.take(timeline.Entry{Cluster: timeline.DefaultCluster, Type: timeline.Added, Pod: pod}); err != nil {
+			t.Fatal(err)
+		}
+		if err := protovalidate.Validate(s.changes[len(s.changes)-1]); err != nil {
+			t.Errorf("the service refuses %s: %v", name, err)
+		}
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0].Text, "pod n/a exceeds") {
+		t.Errorf("warnings: %v", warnings)
+	}
+	if err := s.take(timeline.Entry{Cluster: timeline.DefaultCluster, Type: timeline.Added, Pod: &reprievev1.Pod{Name: "a", Uid: "u"}}); err == nil {
+		t.Error("a pod without a namespace was taken")
 	}
 }
