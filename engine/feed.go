@@ -329,8 +329,16 @@ func (f *FeedSession) SyncEnd(ctx context.Context, sequence uint64) error {
 func (f *FeedSession) release(e *feedEntry) {
 	cl := f.cl
 	cl.mu.Lock()
+	if f.over == nil && !f.live {
+		// Another list has begun meanwhile: the gates wait for its end, and what was
+		// sent behind this one waits for its acknowledgement.
+		e.synced = false
+		cl.mu.Unlock()
+		f.complete(e)
+		return
+	}
 	defer cl.mu.Unlock()
-	if f.over != nil || !f.live {
+	if f.over != nil {
 		return
 	}
 	cl.sync, cl.shadowSaid = SyncLive, nil

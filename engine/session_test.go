@@ -41,9 +41,10 @@ type sink struct {
 	ended   []error
 	modes   []engine.Mode
 	refuse  bool
+	acked   uint64
 }
 
-func (s *sink) Ack(uint64, bool) {}
+func (s *sink) Ack(sequence uint64, _ bool) { s.mu.Lock(); s.acked = sequence; s.mu.Unlock() }
 func (s *sink) Resync(string)    { s.mu.Lock(); s.resyncs++; s.mu.Unlock() }
 
 func (s *sink) Mode(m engine.Mode) {
@@ -683,6 +684,27 @@ func TestWatchResumesAndRefusesWhatIsGone(t *testing.T) {
 	}
 	if _, err := b.eng.Get(t.Context(), "prod/99"); !errors.Is(err, engine.ErrEvictionUnknown) {
 		t.Errorf("unknown id: %v", err)
+	}
+}
+
+// TestListAfterListIsAcknowledged begins lists on the heels of others: none may
+// keep back the acknowledgement of what comes after it.
+func TestListAfterListIsAcknowledged(t *testing.T) {
+	b := newBench(t, mem.New().Open)
+	b.list("a")
+	ctx := t.Context()
+	for range 200 {
+		must(t, b.feed.SyncBegin(ctx, b.seq+1))
+		must(t, b.feed.SyncEnd(ctx, b.seq+2))
+		b.seq += 2
+	}
+	must(t, b.feed.SyncBegin(ctx, b.seq+1))
+	b.seq++
+	b.settle()
+	b.sink.mu.Lock()
+	defer b.sink.mu.Unlock()
+	if b.sink.acked != b.seq {
+		t.Errorf("acknowledged is %d of %d", b.sink.acked, b.seq)
 	}
 }
 
