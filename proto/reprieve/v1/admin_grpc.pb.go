@@ -36,6 +36,10 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // AdminService is for operators.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo.
 type AdminServiceClient interface {
 	// PauseEvictions holds what falls due in a scope. When it returns, the pause is
 	// on disk, no order of its scope starts any more, and those that are out have
@@ -224,6 +228,10 @@ func (c *adminServiceClient) ForgetCluster(ctx context.Context, in *ForgetCluste
 // for forward compatibility.
 //
 // AdminService is for operators.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo.
 type AdminServiceServer interface {
 	// PauseEvictions holds what falls due in a scope. When it returns, the pause is
 	// on disk, no order of its scope starts any more, and those that are out have

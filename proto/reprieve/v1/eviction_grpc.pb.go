@@ -29,6 +29,13 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // EvictionService hands due evictions to executors and takes requests for more.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo. A stream ends with
+// UNAUTHENTICATED or PERMISSION_DENIED when its credentials are taken away,
+// and an executor's for all clusters with UNAVAILABLE, reason GRANTS_CHANGED, when
+// these have other clusters: open it again.
 type EvictionServiceClient interface {
 	// Evict is an executor's stream: it says Hello with its clusters and capacity,
 	// gets orders and recalls, and answers with results and extensions. An order is
@@ -108,6 +115,13 @@ func (c *evictionServiceClient) WithdrawEviction(ctx context.Context, in *Withdr
 // for forward compatibility.
 //
 // EvictionService hands due evictions to executors and takes requests for more.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo. A stream ends with
+// UNAUTHENTICATED or PERMISSION_DENIED when its credentials are taken away,
+// and an executor's for all clusters with UNAVAILABLE, reason GRANTS_CHANGED, when
+// these have other clusters: open it again.
 type EvictionServiceServer interface {
 	// Evict is an executor's stream: it says Hello with its clusters and capacity,
 	// gets orders and recalls, and answers with results and extensions. An order is

@@ -27,6 +27,11 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // FeedService takes the node and pod events of clusters.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo. A stream ends with
+// UNAUTHENTICATED or PERMISSION_DENIED when its credentials are taken away.
 type FeedServiceClient interface {
 	// Feed is the stream of one cluster's events. The client sends Hello, then
 	// SyncBegin, the whole list as Batches, SyncEnd, and from then on live Batches
@@ -72,6 +77,11 @@ type FeedService_FeedClient = grpc.BidiStreamingClient[FeedRequest, FeedResponse
 // for forward compatibility.
 //
 // FeedService takes the node and pod events of clusters.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo. A stream ends with
+// UNAUTHENTICATED or PERMISSION_DENIED when its credentials are taken away.
 type FeedServiceServer interface {
 	// Feed is the stream of one cluster's events. The client sends Hello, then
 	// SyncBegin, the whole list as Batches, SyncEnd, and from then on live Batches

@@ -36,6 +36,11 @@ const (
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
 // QueryService answers what is pending, when and why. It changes nothing.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo. A stream ends with
+// UNAUTHENTICATED or PERMISSION_DENIED when its credentials are taken away.
 type QueryServiceClient interface {
 	// ListEvictions lists open evictions by due instant, or closed ones newest first.
 	//
@@ -228,6 +233,11 @@ func (c *queryServiceClient) GetShadowReport(ctx context.Context, in *GetShadowR
 // for forward compatibility.
 //
 // QueryService answers what is pending, when and why. It changes nothing.
+//
+// Any call, and any stream at its opening, may also end with RESOURCE_EXHAUSTED,
+// reason LIMITED: the caller asks for more than its share. Nothing was done;
+// retry after the delay of the error's RetryInfo. A stream ends with
+// UNAUTHENTICATED or PERMISSION_DENIED when its credentials are taken away.
 type QueryServiceServer interface {
 	// ListEvictions lists open evictions by due instant, or closed ones newest first.
 	//
