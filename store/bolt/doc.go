@@ -37,4 +37,10 @@
 // is, so that the cluster stays damaged, and held, until a good record is
 // written over it. Pages are bbolt's: a file cut short is refused at open, and
 // a page that makes no sense becomes an error that names the file.
+//
+// Some such pages end the process that reads them, which no error handling
+// catches (pages that lead in circles fill the stack). So a file that was not
+// closed cleanly is read by a child process first, bounded in time, stack and
+// memory. A clean close leaves a marker beside the file, bound to the state of
+// the file. A file that is beyond help is refused, or set aside if the options say so.
 package bolt

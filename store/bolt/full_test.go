@@ -28,6 +28,13 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if code, asked := bolt.CheckMain(os.Args[1:], os.Stdout, os.Stderr); asked {
+		os.Exit(code)
+	}
+	var err error
+	if selfCheck, err = bolt.SelfCheck(); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 

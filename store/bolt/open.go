@@ -1,6 +1,7 @@
 package bolt
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -43,6 +44,15 @@ type Options struct {
 	// and left out. It may be called by several goroutines and must not block.
 	// What a load finds goes to the visitor instead.
 	Damaged func(where string, err error)
+	// CheckCommand, if set, is the program, with the arguments before the file,
+	// that checks a file that was not closed cleanly, in a process of its own: see
+	// [CheckInChild]. Without it such a file is opened as it is.
+	CheckCommand []string
+	// SetAside, if set, makes Open rename a file that is beyond help to what it
+	// returns, and begin a new one. Without it Open refuses such a file.
+	SetAside func(path string) (to string)
+	// WasSetAside, if set, is told of a file that was set aside, and why.
+	WasSetAside func(to string, why error)
 }
 
 // Store is a bbolt file open for reading and writing.
@@ -54,8 +64,8 @@ type Store struct {
 	// or being mapped anew must not be asked.
 	pageSize int64
 	closed   atomic.Bool
-	// broken is set by the first failed write.
-	broken atomic.Bool
+	// broken is set by the first failed write, suspect by the first damage that was met.
+	broken, suspect atomic.Bool
 	// counts has how many closed evictions the clusters have by class, of those
 	// clusters that were pruned. Only Commit and Prune use it, which are never called at once.
 	counts map[string]*[history.Classes]int
@@ -64,8 +74,8 @@ type Store struct {
 // Open opens the data file, or makes it. Its errors wrap
 // [engine.ErrStoreLocked] if another process has the file open,
 // [engine.ErrSchemaVersion] if another version of the program wrote it, and
-// [store.ErrDamaged] if it is cut short or no data file at all; nothing is
-// changed in these cases.
+// [store.ErrDamaged] if it is cut short, beyond help or no data file at all;
+// nothing is changed in these cases, unless [Options.SetAside] says so.
 func Open(o Options) (engine.Store, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = DefaultLockTimeout
@@ -73,13 +83,43 @@ func Open(o Options) (engine.Store, error) {
 	if o.Damaged == nil {
 		o.Damaged = func(string, error) {}
 	}
+	s, err := open(o)
+	if o.SetAside == nil || !isDamage(err) {
+		return orNil(s), err
+	}
+	to := o.SetAside(o.Path)
+	if err := setAside(o.Path, to); err != nil {
+		return nil, err
+	}
+	if o.WasSetAside != nil {
+		o.WasSetAside(to, err)
+	}
+	s, err = open(o)
+	return orNil(s), err
+}
+
+// orNil keeps a missing store from becoming an interface that is not nil.
+func orNil(s *Store) engine.Store {
+	if s == nil {
+		return nil
+	}
+	return s
+}
+
+func isDamage(err error) bool { return errors.Is(err, store.ErrDamaged) }
+
+// open opens the data file as it is, or makes it.
+func open(o Options) (*Store, error) {
 	size, err := prepare(o.Path)
 	if err != nil {
 		return nil, err
 	}
-	if size > 0 {
-		// Without writing: a file of another version must stay as it is.
-		if err := inspect(o, size); err != nil {
+	if size == 0 {
+		if size, err = create(o.Path); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := fit(o, size); err != nil {
 			return nil, err
 		}
 	}
@@ -87,13 +127,38 @@ func Open(o Options) (engine.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{
-		path: o.Path, damaged: o.Damaged, db: db, pageSize: int64(db.Info().PageSize), counts: map[string]*[history.Classes]int{},
+	if err := os.Remove(o.Path + markerSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.Join(fmt.Errorf("open data file %s: remove the marker of its last close: %w", o.Path, err), db.Close())
 	}
-	if err := s.begin(size == 0); err != nil {
+	s := &Store{path: o.Path, damaged: o.Damaged, db: db, pageSize: int64(db.Info().PageSize), counts: map[string]*[history.Classes]int{}}
+	if err := s.begin(); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return s, nil
+}
+
+// fit reports whether an existing file can be opened. It does not write to it: a
+// file of another version must stay as it is.
+func fit(o Options, size int64) error {
+	if err := inspect(o, size); err != nil || len(o.CheckCommand) == 0 || closedCleanly(o.Path) {
+		return err
+	}
+	r, err := CheckInChild(context.Background(), o.CheckCommand, o.Path)
+	if err == nil && r.BeyondHelp() {
+		err = r.damage()
+	}
+	return err
+}
+
+// setAside gives a file that is beyond help another name.
+func setAside(path, to string) error {
+	if _, err := os.Lstat(to); err == nil {
+		return fmt.Errorf("set data file %s aside: %s is there already; move it away", path, to)
+	}
+	if err := os.Rename(path, to); err != nil {
+		return fmt.Errorf("set data file %s aside: %w", path, err)
+	}
+	return syncFolder(filepath.Dir(path))
 }
 
 // prepare makes the folder, reads the file once from end to end, and returns
@@ -208,8 +273,7 @@ func openFile(o Options, size int64, readOnly bool) (db *bbolt.DB, err error) {
 	case err == nil:
 		return db, nil
 	case errors.Is(err, berrors.ErrTimeout):
-		return nil, fmt.Errorf("%w: data file %s: probably another instance of the service runs on it, or has not ended yet; stop that one, or give this one a data directory of its own",
-			engine.ErrStoreLocked, o.Path)
+		return nil, inUse(o.Path)
 	case errors.Is(err, berrors.ErrInvalid), errors.Is(err, berrors.ErrChecksum), errors.Is(err, berrors.ErrVersionMismatch):
 		return nil, noDataFile(o.Path, err)
 	}
@@ -220,6 +284,12 @@ func openFile(o Options, size int64, readOnly bool) (db *bbolt.DB, err error) {
 	return nil, fmt.Errorf("open data file %s: %w", o.Path, err)
 }
 
+// inUse says that another process has the file open.
+func inUse(path string) error {
+	return fmt.Errorf("%w: data file %s: probably another instance of the service runs on it, or has not ended yet; stop that one, or give this one a data directory of its own",
+		engine.ErrStoreLocked, path)
+}
+
 // noDataFile says that a file is none of bbolt's.
 func noDataFile(path string, why error) error {
 	return fmt.Errorf("%w: data file %s is not a bbolt file, or its head is damaged (%w); name another path, restore a backup, or move it away to begin anew",
@@ -227,7 +297,7 @@ func noDataFile(path string, why error) error {
 }
 
 // begin checks the version and plants the tree in a file that has none.
-func (s *Store) begin(created bool) error {
+func (s *Store) begin() error {
 	empty := false
 	err := s.view(func(tx *bbolt.Tx) (err error) {
 		empty, err = checkSchema(tx, s.path)
@@ -236,10 +306,46 @@ func (s *Store) begin(created bool) error {
 	if err != nil || !empty {
 		return err
 	}
-	if err := s.update("make the tree", plant); err != nil || !created {
-		return err
+	return s.update("make the tree", plant)
+}
+
+// create makes a new data file under another name first: one that a power
+// failure cut short would be refused for ever after. An empty file, which is
+// left alone if another process was faster, is replaced.
+func create(path string) (size int64, err error) {
+	part := fmt.Sprintf("%s.new-%d", path, os.Getpid())
+	if err := removeAny(part); err != nil {
+		return 0, fmt.Errorf("make data file %s: %w", path, err)
 	}
-	return syncFolder(filepath.Dir(s.path))
+	db, err := openFile(Options{Path: part, LockTimeout: DefaultLockTimeout}, 0, false)
+	if err != nil {
+		return 0, err
+	}
+	err = errors.Join(db.Update(plant), db.Close())
+	if err == nil {
+		err = link(part, path)
+	}
+	if err := errors.Join(err, removeAny(part)); err != nil {
+		return 0, fmt.Errorf("make data file %s: %w", path, err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, fmt.Errorf("make data file %s: %w", path, err)
+	}
+	return info.Size(), syncFolder(filepath.Dir(path))
+}
+
+// link gives a file its name unless another one has it.
+func link(part, path string) error {
+	err := os.Link(part, path)
+	switch info, statErr := os.Stat(path); {
+	case err == nil:
+		return nil
+	case statErr == nil && info.Size() > 0:
+		return nil
+	}
+	// An empty file is there, or the file system knows no links.
+	return os.Rename(part, path)
 }
 
 // syncFolder makes a new file's name as durable as what is in the file.
@@ -263,7 +369,10 @@ func (s *Store) Close() error {
 	if err := s.db.Close(); err != nil {
 		return fmt.Errorf("close data file %s: %w", s.path, err)
 	}
-	return nil
+	if s.broken.Load() || s.suspect.Load() {
+		return nil
+	}
+	return markClean(s.path)
 }
 
 // Size is the size of the data file in bytes, 0 if it cannot be told.
@@ -298,7 +407,11 @@ func (s *Store) view(f func(tx *bbolt.Tx) error) error {
 	if err := s.usable(); err != nil {
 		return err
 	}
-	return s.orClosed(guard(s.path, func() error { return s.db.View(f) }))
+	err := guard(s.path, func() error { return s.db.View(f) })
+	if isDamage(err) {
+		s.suspect.Store(true)
+	}
+	return s.orClosed(err)
 }
 
 // update runs f in a transaction that writes and is on disk at its end. After

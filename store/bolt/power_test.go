@@ -65,6 +65,8 @@ type recording struct {
 	states []string
 	syncs  int
 	writes int
+	// check is the command of a check in a child process, for images that may be damaged.
+	check []string
 }
 
 // state is all that the store gives back, as text.
@@ -201,6 +203,7 @@ func record(t *testing.T, seed uint64, commits int) *recording {
 // without leaves syncs out.
 func (rec *recording) without(gone func(diskOp) bool) *recording {
 	out := *rec
+	out.check = selfCheck
 	out.ops = slices.DeleteFunc(slices.Clone(rec.ops), func(o diskOp) bool { return o.sync && gone(o) })
 	return &out
 }
@@ -295,8 +298,11 @@ func (rec *recording) judge(t *testing.T, path string, f failure) error {
 	if err := os.WriteFile(path, f.image, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer os.Remove(path)
-	s, err := bolt.Open(bolt.Options{Path: path})
+	defer func() {
+		os.Remove(path)
+		os.Remove(path + ".clean")
+	}()
+	s, err := bolt.Open(bolt.Options{Path: path, CheckCommand: rec.check})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
@@ -323,8 +329,8 @@ func (rec *recording) judge(t *testing.T, path string, f failure) error {
 
 // powerFigures are what a run found.
 type powerFigures struct {
-	images, distinct, torn, inFlight int
-	faults                           []error
+	images, distinct, torn int
+	faults                 []error
 }
 
 // scratch is a folder in memory where the system has one: what a disk may hold
@@ -397,7 +403,7 @@ func TestPowerFailureIsFound(t *testing.T) {
 		"after the meta page":  func(o diskOp) bool { return !o.beforeMeta },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := rec.without(gone).run(t, *powerSeed, max(100, *powerImages/10))
+			p := rec.without(gone).run(t, *powerSeed, max(60, *powerImages/20))
 			t.Logf("%d images, %d with a fault", p.images, len(p.faults))
 			if len(p.faults) == 0 {
 				t.Error("no loss was found")
