@@ -458,7 +458,8 @@ type BlastVerdict struct {
 }
 
 // DecideBlast releases or rejects tripped keys, and returns them as they stood
-// before and how many evictions are concerned: those held, or for a rejection
+// before and how many evictions are concerned: those held and those that taking
+// a rejection back makes due at once, or for a rejection
 // all open ones by the keys that no executor has reported done. When it returns, its effect is on disk; after a
 // rejection no order by the keys starts any more on the nodes that have them.
 // Errors: ErrClusterUnknown, ErrBlastUnknown, ErrNotSynced, ErrUnavailable.
@@ -514,12 +515,35 @@ func (s *shard) countBlast(sc *shardCluster, trips []BlastTrip, reject bool) (n 
 		for _, c := range counts {
 			n += c
 		}
-		return n
+		return n + s.wouldLeave(sc, trips)
 	}
 	for _, node := range sc.nodes {
 		for _, p := range node.pods {
 			if p.ev != nil && p.ev.state != StateConfirming && p.ev.cause.Kind == CauseTaint &&
 				slices.ContainsFunc(trips, func(t BlastTrip) bool { return t.Key == p.ev.cause.Taint.Key }) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// wouldLeave counts the pods that taking the rejections of keys back would make due at once.
+func (s *shard) wouldLeave(sc *shardCluster, trips []BlastTrip) (n int) {
+	concerns := func(key string) bool {
+		return slices.ContainsFunc(trips, func(t BlastTrip) bool { return t.Key == key && t.Rejected > 0 })
+	}
+	for _, node := range sc.nodes {
+		guards := judged(node.guards, concerns, false)
+		if guards == nil {
+			continue
+		}
+		for _, p := range node.pods {
+			if p.ev != nil {
+				continue // Held, and counted; or it leaves for something else.
+			}
+			d := Decide(DecideInput{NodeKnown: node.known, Taints: node.force, Guards: guards, Policy: &sc.conf.policy, Subject: p.subject()})
+			if d.Verdict == VerdictLeave && !d.Due.After(s.now) {
 				n++
 			}
 		}

@@ -157,6 +157,8 @@ func leaveCause(d *reprievev1.Decision, e *reprievev1.Eviction) *reprievev1.Caus
 func stepLine(st *reprievev1.DecisionStep, tols []*reprievev1.Toleration, now time.Time) string {
 	line := taintWord(st.GetTaint().GetTaint()) + " since " + instant(st.GetTaint().GetStart())
 	switch {
+	case st.GetRejected():
+		return line + ": rejected by an operator"
 	case st.GetIgnored():
 		return line + ": ignored by the policy"
 	case st.GetDefaultToleration():

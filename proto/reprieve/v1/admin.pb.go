@@ -1082,7 +1082,7 @@ type ReleaseBlastRadiusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The keys as they stood before.
 	Trips []*BlastRadiusTrip `protobuf:"bytes,1,rep,name=trips,proto3" json:"trips,omitempty"`
-	// Due evictions that were held.
+	// Due evictions that were held, and pods that become due since a rejection is taken back.
 	Released      uint64 `protobuf:"varint,2,opt,name=released,proto3" json:"released,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
