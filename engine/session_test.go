@@ -45,7 +45,7 @@ type sink struct {
 }
 
 func (s *sink) Ack(sequence uint64, _ bool) { s.mu.Lock(); s.acked = sequence; s.mu.Unlock() }
-func (s *sink) Resync(string)    { s.mu.Lock(); s.resyncs++; s.mu.Unlock() }
+func (s *sink) Resync(string)               { s.mu.Lock(); s.resyncs++; s.mu.Unlock() }
 
 func (s *sink) Mode(m engine.Mode) {
 	s.mu.Lock()

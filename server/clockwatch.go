@@ -39,6 +39,7 @@ func watchClock(c clock.Clock, m *metrics, logger *slog.Logger) (stop func()) {
 		return func() {}
 	}
 	w := &clockWatch{clock: c, drift: d, metrics: m, logger: logger, seen: d.Drift()}
+	m.clockDrift.Set(w.seen.Seconds())
 	w.timer = c.NewTimer(w.look)
 	w.timer.Reset(c.Now().Add(clockEvery))
 	return w.stop
