@@ -5,6 +5,8 @@ GO ?= go
 TEST_FLAGS ?=
 FUZZ_TIME ?= 60s
 KILLS ?= 500
+MINUTES ?= 10
+TIMES ?= 3
 IMAGES ?= 10000
 
 .PHONY: help
@@ -42,7 +44,15 @@ fuzz: ## Run each fuzz target for FUZZ_TIME
 
 .PHONY: crash
 crash: ## Kill the service KILLS times at named points, judge what it did, and find planted faults
-	$(GO) test -tags crash -count=1 -timeout 60m -v ./test/crash -kills=$(KILLS)
+	$(GO) test -tags crash -count=1 -timeout 60m -v -run 'TestCrash|TestPlantedFaultsAreFound' ./test/crash -kills=$(KILLS)
+
+.PHONY: faults
+faults: ## Stage each fault of time, disk and transport TIMES times, a storm, 100 clusters at once, a million pods
+	$(GO) test -tags crash -count=1 -timeout 60m -v -run 'TestFaults|TestClockAhead|TestFullDisk|TestStorm|TestAllClusters|TestMillionPods' ./test/crash -times=$(TIMES) -million
+
+.PHONY: soak
+soak: ## Stage faults at random for MINUTES under load, judge all along, and print the figures
+	$(GO) test -tags crash -count=1 -timeout $$(( $(MINUTES) + 15 ))m -v -run 'TestSoak$$' ./test/crash -minutes=$(MINUTES)
 
 .PHONY: power
 power: ## Open IMAGES files as a power failure may leave them: nothing acknowledged is lost, nothing is corrupt

@@ -96,7 +96,7 @@ func newRun(t *testing.T, bin string, seed uint64) *run {
 	w := newWorld(rand.New(rand.NewPCG(seed, 1)))
 	j := newJudge(t, w)
 	return &run{
-		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), p: newProgram(t, bin), w: w, j: j, met: map[string]int{},
+		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), p: newProgram(t, bin, hasty), w: w, j: j, met: map[string]int{},
 		x: &executor{j: j, rng: rand.New(rand.NewPCG(seed, 3)), held: map[string]*order{}},
 	}
 }
@@ -150,7 +150,7 @@ func (r *run) connect(ctx context.Context, l *life) bool {
 	if first && l.wait(time.Duration(r.rng.IntN(100))*time.Millisecond) {
 		return false
 	}
-	f, err := startFeed(ctx, r.w, l)
+	f, err := startFeed(ctx, r.w, l, feedHello{feeder: "f"})
 	if err != nil {
 		return false
 	}

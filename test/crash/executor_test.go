@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,38 @@ type executor struct {
 	held map[string]*order
 	// spent are tokens whose answers were acknowledged.
 	spent []string
+	// habit is how it behaves.
+	habit habit
+	// ended is closed when the stream has ended; cancel ends it.
+	ended  chan struct{}
+	cancel context.CancelFunc
+}
+
+// habit is how an executor behaves.
+type habit struct {
+	silent bool
+	// slow is how long it takes for each order.
+	slow time.Duration
+	// twice has it answer everything twice, old with spent tokens besides.
+	twice, old bool
+}
+
+// behave changes the habit.
+func (x *executor) behave(h habit) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.habit = h
+}
+
+// vanish ends the stream without a word. With forget its orders are nobody's.
+func (x *executor) vanish(forget bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cancel()
+	if forget {
+		x.held = map[string]*order{}
+		x.j.forget()
+	}
 }
 
 // order is an order that was received.
@@ -31,6 +64,8 @@ type order struct {
 	token, uid, eviction string
 	received             time.Time
 	deadline             time.Time
+	// doubtful: it may have been given its time before the service stood still.
+	doubtful bool
 	// answer is the outcome sent last; answers counts its sendings.
 	answer  reprievev1.Outcome
 	answers int
@@ -38,11 +73,15 @@ type order struct {
 
 // connect says hello with the tokens held, or forgets them, as an executor that was itself restarted would.
 func (x *executor) connect(ctx context.Context, l *life) error {
+	ctx, cancel := context.WithCancel(ctx)
 	stream, err := reprievev1.NewEvictionServiceClient(l.conn).Evict(ctx)
 	if err != nil {
+		cancel()
 		return err
 	}
+	ended := make(chan struct{})
 	x.mu.Lock()
+	x.ended, x.cancel = ended, cancel
 	hello := &reprievev1.ExecutorHello{ExecutorId: "x", Clusters: []string{clusterName}, Capacity: 50}
 	if x.rng.IntN(4) == 0 {
 		x.held = map[string]*order{}
@@ -54,9 +93,11 @@ func (x *executor) connect(ctx context.Context, l *life) error {
 	x.stream = stream
 	x.mu.Unlock()
 	if err := stream.Send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Hello{Hello: hello}}); err != nil {
+		cancel()
 		return err
 	}
 	if _, err := stream.Recv(); err != nil {
+		cancel()
 		return err
 	}
 	x.mu.Lock()
@@ -65,7 +106,11 @@ func (x *executor) connect(ctx context.Context, l *life) error {
 		x.answerLocked(o, false)
 	}
 	x.mu.Unlock()
-	go x.receive(ctx, stream)
+	go func() {
+		defer close(ended)
+		defer cancel()
+		x.receive(ctx, stream)
+	}()
 	return nil
 }
 
@@ -100,6 +145,14 @@ func (x *executor) order(ctx context.Context, m *reprievev1.Order) {
 	x.held[o.token] = o
 	delay := time.Duration(x.rng.IntN(60)) * time.Millisecond
 	silent := x.rng.IntN(40) == 0
+	probe := strings.HasPrefix(p.GetName(), probePrefix)
+	if probe {
+		silent = false
+	}
+	if x.habit.slow > 0 {
+		delay = x.habit.slow
+	}
+	silent = silent || x.habit.silent
 	x.mu.Unlock()
 	if silent {
 		return
@@ -114,7 +167,7 @@ func (x *executor) order(ctx context.Context, m *reprievev1.Order) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if x.held[o.token] == o && o.answers == 0 {
-			x.answerLocked(o, true)
+			x.answerLocked(o, !probe)
 		}
 	}()
 }
@@ -136,7 +189,10 @@ func (x *executor) answerLocked(o *order, fresh bool) {
 func (x *executor) sendLocked(o *order) {
 	o.answers++
 	_ = x.stream.Send(result(o.token, o.answer))
-	if x.rng.IntN(10) > 0 {
+	if x.habit.twice {
+		_ = x.stream.Send(result(o.token, o.answer))
+	}
+	if x.rng.IntN(10) > 0 && !x.habit.old {
 		return
 	}
 	// Tokens that are not live: one that is spent, and one that never was.

@@ -21,6 +21,18 @@ type feeder struct {
 	listed atomic.Bool
 	// synced is closed when the service says that it has the list.
 	synced chan struct{}
+	// relist asks for the whole list again on the same stream.
+	relist chan struct{}
+	cancel context.CancelFunc
+	ended  chan struct{} // closed when the stream has ended
+	err    error         // how; to be read once ended is closed
+}
+
+// feedHello is how a feed introduces itself, and how long its list takes.
+type feedHello struct {
+	feeder string
+	epoch  uint64
+	slow   time.Duration
 }
 
 type sent struct {
@@ -28,18 +40,21 @@ type sent struct {
 	end         bool
 }
 
-func startFeed(ctx context.Context, w *world, l *life) (*feeder, error) {
+func startFeed(ctx context.Context, w *world, l *life, h feedHello) (*feeder, error) {
+	ctx, cancel := context.WithCancel(ctx)
 	stream, err := reprievev1.NewFeedServiceClient(l.conn).Feed(ctx)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
-	f := &feeder{w: w, stream: stream, ends: make(chan sent, 1<<16), synced: make(chan struct{})}
-	hello := &reprievev1.FeedRequest_Hello{Hello: &reprievev1.FeedHello{Cluster: clusterName, ClusterUid: "uid-c", FeederId: "f"}}
+	f := &feeder{w: w, stream: stream, ends: make(chan sent, 1<<16), synced: make(chan struct{}), relist: make(chan struct{}, 1), cancel: cancel, ended: make(chan struct{})}
+	hello := &reprievev1.FeedRequest_Hello{Hello: &reprievev1.FeedHello{Cluster: clusterName, ClusterUid: "uid-c", FeederId: h.feeder, FeederEpoch: h.epoch}}
 	if err := f.send(&reprievev1.FeedRequest{Message: hello}, 0, false); err != nil {
+		cancel()
 		return nil, err
 	}
 	go f.receive()
-	go f.run(ctx)
+	go f.run(ctx, h.slow)
 	return f, nil
 }
 
@@ -50,27 +65,47 @@ func (f *feeder) send(m *reprievev1.FeedRequest, change uint64, end bool) error 
 	return f.stream.Send(m)
 }
 
-// run sends the list, and then changes and heartbeats until the stream ends.
-func (f *feeder) run(ctx context.Context) {
+// list sends the whole list, which takes so long, and reports whether the stream is still there.
+func (f *feeder) list(ctx context.Context, slow time.Duration) bool {
 	all, last := f.w.list()
 	if f.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_SyncBegin{SyncBegin: &reprievev1.SyncBegin{}}}, 0, false) != nil {
-		return
+		return false
 	}
 	for len(all) > 0 {
 		n := min(len(all), 50)
 		if f.batch(all[:n], 0) != nil {
-			return
+			return false
 		}
 		all = all[n:]
 	}
+	if slow > 0 {
+		rest(ctx, slow)
+	}
 	f.listed.Store(true)
-	if f.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_SyncEnd{SyncEnd: &reprievev1.SyncEnd{}}}, last, true) != nil {
+	return f.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_SyncEnd{SyncEnd: &reprievev1.SyncEnd{}}}, last, true) == nil
+}
+
+// rest waits for so long, or until ctx ends.
+func rest(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
+}
+
+// run sends the list, and then changes and heartbeats until the stream ends.
+func (f *feeder) run(ctx context.Context, slow time.Duration) {
+	if !f.list(ctx, slow) {
 		return
 	}
 	for {
 		beat, cancel := context.WithTimeout(ctx, time.Second)
 		select {
 		case <-f.w.wake:
+		case <-f.relist:
+			if !f.list(ctx, 0) {
+				cancel()
+				return
+			}
 		case <-beat.Done():
 		}
 		cancel()
@@ -100,11 +135,22 @@ func (f *feeder) batch(events []*reprievev1.Event, change uint64) error {
 }
 
 func (f *feeder) receive() {
+	defer close(f.ended)
 	synced := false
+	// dropped: the service has dropped what was sent and counts from the next list.
+	dropped := false
 	for {
 		m, err := f.stream.Recv()
 		if err != nil {
+			f.err = err
 			return
+		}
+		if m.GetResyncRequired() != nil {
+			dropped = true
+			select {
+			case f.relist <- struct{}{}:
+			default:
+			}
 		}
 		ack := m.GetAck()
 		if ack == nil {
@@ -112,7 +158,10 @@ func (f *feeder) receive() {
 		}
 		for {
 			s := <-f.ends
-			if s.change > 0 {
+			if s.end {
+				dropped = false
+			}
+			if s.change > 0 && !dropped {
 				f.w.acknowledge(s.change)
 			}
 			if s.end && !synced {

@@ -42,6 +42,12 @@ type judge struct {
 	early      map[string]time.Time // by uid, the due instant of what was overdue and fresh before this life's feed
 	violations []string
 	counts     figures
+	// since is when this feed took over from an earlier one of the same life; zero for the first.
+	since time.Time
+	// thawed is when the service last went on after it stood still.
+	thawed time.Time
+	// ahead is how far engine time is ahead of this machine's; lag is the most that it was ever behind.
+	ahead, lag time.Duration
 }
 
 // leaving is when an order came, and when it had fallen due.
@@ -49,7 +55,7 @@ type leaving struct{ received, due time.Time }
 
 // figures are what a run did.
 type figures struct {
-	orders, evicted, open, dues, recovered int
+	orders, evicted, open, dues, recovered, audits int
 }
 
 func newJudge(t *testing.T, w *world) *judge {
@@ -81,7 +87,54 @@ func (j *judge) forget() {
 func (j *judge) begin(f *feeder) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.feed, j.left = f, nil
+	j.feed, j.left, j.since = f, nil, time.Time{}
+}
+
+// relist says that another feed takes over in the same life.
+func (j *judge) relist(f *feeder) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.feed != nil {
+		j.since = time.Now()
+	}
+	j.feed = f
+}
+
+// thaw says that the service goes on after it stood still: what it had on its way out was given its time before.
+func (j *judge) thaw() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.thawed = time.Now()
+}
+
+// offset says how far engine time is ahead of this machine's. It is behind after a start with a wall clock that went
+// back: it goes on from the last instant on disk.
+func (j *judge) offset(ahead time.Duration) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.ahead, j.lag = ahead, max(j.lag, -ahead)
+}
+
+// adopted says that the service takes the cluster for new: every wait is whole again.
+func (j *judge) adopted() {
+	j.w.mu.Lock()
+	defer j.w.mu.Unlock()
+	for n := range j.w.nodes {
+		j.w.nodes[n].settled = time.Time{}
+	}
+	for _, p := range j.w.pods {
+		p.settled = time.Time{}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.dues = map[string]map[string]time.Time{}
+}
+
+// left reports whether a pod's eviction was acknowledged.
+func (j *judge) hasLeft(uid string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.gone[uid]
 }
 
 // ordered judges an order as it arrives.
@@ -91,7 +144,10 @@ func (j *judge) ordered(o *order, m *reprievev1.Order) {
 	j.w.mu.Unlock()
 	due := m.GetEvictPod().GetDueTime().AsTime()
 	j.mu.Lock()
+	ahead := j.ahead
 	f, paused, live, gone := j.feed, j.paused, j.live[o.uid], j.gone[o.uid]
+	since := j.since
+	o.doubtful = !j.thawed.IsZero() && o.received.Sub(j.thawed) < transit
 	j.live[o.uid] = o
 	j.counts.orders++
 	fresh := m.GetAttempt() == 1 && j.early[o.uid].Equal(due)
@@ -106,11 +162,11 @@ func (j *judge) ordered(o *order, m *reprievev1.Order) {
 	}
 	j.mu.Unlock()
 	switch {
-	case o.received.Before(due.Add(-skew)):
-		j.violation("I3: %s was sent %s before its due instant", o.uid, due.Sub(o.received))
-	case f == nil || !f.listed.Load():
+	case o.received.Before(due.Add(-ahead - skew)):
+		j.violation("I3: %s was sent %s before its due instant", o.uid, due.Add(-ahead).Sub(o.received))
+	case f == nil || !f.listed.Load() && (since.IsZero() || o.received.Sub(since) > transit):
 		j.violation("I4: %s was sent before the feed had listed", o.uid)
-	case live != nil && live.answers == 0 && o.received.Before(live.deadline.Add(-transit)):
+	case live != nil && !live.doubtful && live.answers == 0 && o.received.Before(live.deadline.Add(-transit)):
 		j.violation("I5: %s was sent again, %s before the deadline of its live delivery", o.uid, live.deadline.Sub(o.received))
 	case gone:
 		j.violation("I1: %s was sent again after its eviction was acknowledged", o.uid)
@@ -137,14 +193,16 @@ func (j *judge) due(uid string, v verdict, due time.Time) {
 		j.dues[uid][v.version] = due
 	}
 	j.counts.dues++
+	// A wait that began on a clock that was behind keeps its start.
+	told, lag := due.Add(-j.ahead), j.lag
 	j.mu.Unlock()
 	switch {
 	case seen && !was.Equal(due):
 		j.violation("the due instant of %s moved by %s", uid, due.Sub(was))
-	case due.Before(v.added.Add(v.wait - skew)):
-		j.violation("I3: %s is due %s before its wait of %s is over", uid, v.added.Add(v.wait).Sub(due), v.wait)
-	case due.After(v.settled.Add(v.wait + skew)):
-		j.violation("%s is due %s later than its wait of %s, counted from when the service knew", uid, due.Sub(v.settled.Add(v.wait)), v.wait)
+	case told.Before(v.added.Add(v.wait - skew - lag)):
+		j.violation("I3: %s is due %s before its wait of %s is over", uid, v.added.Add(v.wait).Sub(told), v.wait)
+	case told.After(v.settled.Add(v.wait + skew + lag)):
+		j.violation("%s is due %s later than its wait of %s, counted from when the service knew", uid, told.Sub(v.settled.Add(v.wait)), v.wait)
 	}
 }
 
@@ -166,7 +224,7 @@ func (j *judge) answered(o *order, accepted bool) {
 	case accepted && o.answer == reprievev1.Outcome_OUTCOME_EVICTED:
 		j.gone[o.uid] = true
 		j.counts.evicted++
-	case !accepted && o.answers == 1 && time.Now().Before(o.deadline.Add(-transit)):
+	case !accepted && !o.doubtful && o.answers == 1 && time.Now().Before(o.deadline.Add(-transit)):
 		j.violations = append(j.violations, fmt.Sprintf("I1: the answer to %s was not taken although its delivery was live: the order left before it was on disk", o.uid))
 	}
 }
@@ -222,6 +280,26 @@ func (j *judge) closed(ctx context.Context, l *life, uid string) []*reprievev1.E
 		return nil
 	}
 	return r.GetEvictions()
+}
+
+// audit looks, while everything goes on, that what has to leave is open.
+func (j *judge) audit(ctx context.Context, l *life) {
+	began := time.Now()
+	open, ok := j.list(ctx, l)
+	if !ok {
+		return
+	}
+	j.w.mu.Lock()
+	defer j.w.mu.Unlock()
+	for uid := range j.w.pods {
+		// What is there after the list was taken had not been answered before.
+		if v := j.w.of(uid); v.leaves && !v.settled.IsZero() && v.settled.Before(began) && open[uid] == nil {
+			j.violation("I2: the wait of %s is lost", uid)
+		}
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.counts.audits++
 }
 
 // list asks for the open evictions, by pod UID; false if the service died.

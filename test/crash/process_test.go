@@ -29,18 +29,27 @@ type program struct {
 	dir  string
 	addr string
 	log  *os.File
+	// admin is the address of metrics; empty for none.
+	admin string
+	// env is what the program's environment has besides.
+	env []string
+	// shifted is by how much the wall clock's reading is shifted.
+	shifted time.Duration
 }
 
-func newProgram(t *testing.T, bin string) *program {
-	t.Helper()
-	dir := t.TempDir()
-	conf := `
+// hasty is a configuration in which much happens in a short life.
+const hasty = `
 adopt: enforce
 feed_timeout: 10s
 history: {sent_count: 50, early_count: 50}
 defaults:
   rate: {per_second: 200, burst: 20}
+  disable_blast_radius: true
 `
+
+func newProgram(t *testing.T, bin, conf string) *program {
+	t.Helper()
+	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "reprieved.yaml"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -48,12 +57,7 @@ defaults:
 	if err != nil {
 		t.Fatal(err)
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &program{t: t, bin: bin, dir: dir, addr: lis.Addr().String(), log: log}
-	_ = lis.Close()
+	p := &program{t: t, bin: bin, dir: dir, addr: freePort(t), log: log}
 	t.Cleanup(func() {
 		_ = log.Close()
 		if t.Failed() {
@@ -65,10 +69,22 @@ defaults:
 	return p
 }
 
+// freePort is an address on which nobody listens.
+func freePort(t *testing.T) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	return lis.Addr().String()
+}
+
 func (p *program) shiftFile() string { return filepath.Join(p.dir, "shift") }
 
 // shift makes the wall clock read so much more from now on.
 func (p *program) shift(d time.Duration) {
+	p.shifted = d
 	if err := os.WriteFile(p.shiftFile(), []byte(d.String()), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
@@ -87,11 +103,12 @@ type life struct {
 func (p *program) start(point string, n int, after time.Duration) *life {
 	p.t.Helper()
 	cmd := exec.Command(p.bin, "--config", filepath.Join(p.dir, "reprieved.yaml"), "--data-dir", filepath.Join(p.dir, "data"),
-		"--listen", p.addr, "--admin-listen", "")
+		"--listen", p.addr, "--admin-listen", p.admin)
 	cmd.Env = append(os.Environ(), "REPRIEVE_WALL_SHIFT_FILE="+p.shiftFile())
 	if point != "" {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("REPRIEVE_FAILPOINT=%s:%d:%s", point, n, after))
 	}
+	cmd.Env = append(cmd.Env, p.env...)
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -5,6 +5,7 @@ package crash
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,6 +56,8 @@ type world struct {
 	changes uint64
 	queue   []change
 	wake    chan struct{}
+	// steady is a node that keeps its taint, for probes; -1 if there is none.
+	steady int
 }
 
 // change is one event and its number.
@@ -64,7 +67,7 @@ type change struct {
 }
 
 func newWorld(rng *rand.Rand) *world {
-	w := &world{rng: rng, pods: map[string]*pod{}, names: map[string]string{}, wake: make(chan struct{}, 1)}
+	w := &world{rng: rng, pods: map[string]*pod{}, names: map[string]string{}, wake: make(chan struct{}, 1), steady: -1}
 	for n := range nodeCount {
 		for i := range podsPerNode {
 			w.create(fmt.Sprintf("p-%d-%d", n, i), n)
@@ -85,7 +88,7 @@ func (w *world) emit(e *reprievev1.Event) uint64 {
 	return w.changes
 }
 
-func (w *world) create(name string, node int) {
+func (w *world) create(name string, node int) *pod {
 	w.serial++
 	p := &pod{name: name, uid: fmt.Sprintf("uid-%d", w.serial), node: node, wait: w.rng.IntN(5)}
 	if w.rng.IntN(10) == 0 {
@@ -93,6 +96,36 @@ func (w *world) create(name string, node int) {
 	}
 	w.pods[p.uid], w.names[name] = p, p.uid
 	p.version, p.told = 1, w.emit(w.upsert(p))
+	return p
+}
+
+// hold taints a node for good, so that what is put there leaves.
+func (w *world) hold(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.steady, w.tainted[n] = n, time.Now()
+	w.nodes[n].version++
+	w.nodes[n].told, w.nodes[n].settled = w.emit(w.nodeEvent(n)), time.Time{}
+}
+
+// probePrefix begins the names of pods that do not come back and whose orders are answered at once.
+const probePrefix = "probe-"
+
+// probe puts a pod that tolerates nothing on the steady node and returns its UID.
+func (w *world) probe() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.put(fmt.Sprintf("%s%d", probePrefix, w.serial), 0)
+}
+
+// put puts a pod of a known wait on the steady node and returns its UID. mu is held.
+func (w *world) put(name string, wait int) string {
+	p := w.create(name, w.steady)
+	// Told anew: its wait was of chance.
+	p.wait = wait
+	p.version++
+	p.told = w.emit(w.upsert(p))
+	return p.uid
 }
 
 func (w *world) upsert(p *pod) *reprievev1.Event {
@@ -122,6 +155,10 @@ func (w *world) remove(uid string, replace bool) {
 	}
 	delete(w.pods, uid)
 	delete(w.names, p.name)
+	if strings.HasPrefix(p.name, probePrefix) {
+		w.emit(&reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_DELETE, Object: w.upsert(p).Object})
+		return
+	}
 	if !replace || w.rng.IntN(2) == 0 {
 		w.emit(&reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_DELETE, Object: w.upsert(p).Object})
 	}
@@ -136,6 +173,9 @@ func (w *world) step() {
 	n := w.rng.IntN(nodeCount)
 	switch w.rng.IntN(12) {
 	case 0, 1:
+		if n == w.steady {
+			return
+		}
 		if w.tainted[n].IsZero() {
 			w.tainted[n] = time.Now()
 		} else {
@@ -148,7 +188,7 @@ func (w *world) step() {
 			w.remove(p.uid, true)
 		}
 	case 3:
-		if p := w.any(); p != nil && p.wait != never {
+		if p := w.any(); p != nil && p.wait != never && !strings.HasPrefix(p.name, probePrefix) {
 			p.wait = w.rng.IntN(5)
 			p.version++
 			p.told, p.settled = w.emit(w.upsert(p)), time.Time{}
