@@ -58,6 +58,18 @@ soak: ## Stage faults at random for MINUTES under load, judge all along, and pri
 power: ## Open IMAGES files as a power failure may leave them: nothing acknowledged is lost, nothing is corrupt
 	$(GO) test -count=1 -timeout 60m -v -run 'TestPower' ./store/bolt -images=$(IMAGES)
 
+.PHONY: bench
+bench: bin/peer ## Measure beside the built-in controller and the machine's limits; writes docs/performance.md
+	bin/peer -out docs/performance.md
+
+.PHONY: bench-quick
+bench-quick: bin/peer ## The same, smaller and once, printed
+	bin/peer -quick -rounds 1 -side-timeout 60s
+
+.PHONY: bin/peer
+bin/peer:
+	cd test/peer && $(GO) build -o ../../bin/peer .
+
 .PHONY: bench-agent
 bench-agent: build ## Measure the agent beside the built-in controller on a real API server
 	bash test/controlplane/build.sh

@@ -3,14 +3,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p build
-snapshot() { find proto -name '*.pb.go' -print0 | sort -z | xargs -0 sha256sum; sha256sum {.,test/e2e}/go.{mod,sum}; }
+snapshot() { find proto -name '*.pb.go' -print0 | sort -z | xargs -0 sha256sum; sha256sum {.,test/e2e,test/peer}/go.{mod,sum}; }
 before=$(snapshot)
 bash test/tools/proto.sh generate
 go mod tidy
 (cd test/e2e && go mod tidy)
+(cd test/peer && go mod tidy)
 after=$(snapshot)
 if [ "$before" != "$after" ]; then
-  echo "verify: generated code or go.mod is stale; run 'make generate' and 'go mod tidy' (here and in test/e2e) and commit:" >&2
+  echo "verify: generated code or go.mod is stale; run 'make generate' and 'go mod tidy' (here, in test/e2e and in test/peer) and commit:" >&2
   diff <(echo "$before") <(echo "$after") >&2 || true
   exit 1
 fi
@@ -22,4 +23,5 @@ fi
 go vet ./...
 go vet -tags "crash failpoints" ./test/crash ./internal/... ./engine ./cmd/...
 (cd test/e2e && go vet ./...)
+(cd test/peer && go vet ./...)
 echo "verify: generated code, modules and formatting are as they should be"

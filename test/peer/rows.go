@@ -1,0 +1,52 @@
+package main
+
+// rows are all that is measured, in the order of the table.
+var rows = []row{
+	{
+		name: "decide", work: "N pods on nodes of 500, one taint on every node, waits of an hour, memory store", full: 100_000, small: 100_000,
+		sides: []side{{"ours", decideMem}, {"original", decideOriginal}},
+		compare: []comparison{
+			{ours: "ours/rate", theirs: "original/rate", as: "the original", unit: "waits/s", bound: atLeast, bar: 3},
+			{ours: "ours/cpu", theirs: "original/cpu", as: "the original, processor time", unit: "ns of processor", bound: atMost, bar: 1.0 / 3},
+		},
+	},
+	{
+		name: "decide durably", work: "the same with bbolt and fsync, acknowledged", full: 100_000, small: 100_000,
+		sides: []side{{"ours", decideBolt}, {"raw", decideRaw}},
+		compare: []comparison{
+			{ours: "ours/rate", theirs: "decide/original/rate", as: "the original, in memory", unit: "waits/s", bound: atLeast, bar: 0.5},
+			{ours: "ours/rate", theirs: "raw/rate", as: "bbolt alone, same bytes and transactions", unit: "waits/s", bound: atLeast, bar: 0.5},
+			{ours: "ours/cpu", theirs: "raw/cpu", as: "bbolt alone, processor time", unit: "ns of processor", bound: atMost, bar: 2},
+		},
+	},
+	{
+		name: "arm and cancel", work: "N waits armed by taints, then cancelled; a store that keeps nothing", full: 1_000_000, small: 200_000,
+		sides: []side{{"ours", armOurs}, {"original", armOriginal}},
+		compare: []comparison{
+			{ours: "ours/cost", theirs: "original/cost", as: "TimedWorkerQueue", unit: "ns an operation", bound: atMost, bar: 0.2},
+			{ours: "ours/cpu", theirs: "original/cpu", as: "TimedWorkerQueue, processor time", unit: "ns of processor", bound: atMost, bar: 0.2},
+			{ours: "ours/bytes", theirs: "original/bytes", as: "TimedWorkerQueue", unit: "bytes a wait", bound: atMost, bar: 1.0 / 3},
+		},
+	},
+	{
+		name: "memory", work: "N pods mirrored, none waiting", full: 1_000_000, small: 200_000,
+		sides: []side{{"ours", memoryOurs}, {"informer", memoryInformer}},
+		compare: []comparison{
+			{ours: "ours/bytes", theirs: "informer/bytes", as: "an informer's indexer, same fields", unit: "bytes a pod", bound: atMost, bar: 0.2},
+		},
+	},
+	{
+		name: "ingest", work: "N new pods through Feed, memory store", full: 1_000_000, small: 200_000,
+		sides: []side{{"ours", ingestOurs}, {"raw", ingestRaw}},
+		compare: []comparison{
+			{ours: "ours/rate", theirs: "raw/rate", as: "a gRPC stream of the same messages", unit: "events/s", bound: atLeast, bar: 0.3},
+		},
+	},
+	{
+		name: "dispatch", work: "N evictions due at once, 8 executors over loopback gRPC, bbolt", full: 100_000, small: 20_000,
+		sides: []side{{"ours", dispatchOurs}, {"raw", dispatchRaw}},
+		compare: []comparison{
+			{ours: "ours/rate", theirs: "raw/rate", as: "bbolt alone, same records", unit: "answered/s", bound: atLeast, bar: 0.2},
+		},
+	},
+}
