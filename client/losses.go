@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"log/slog"
+	"strings"
 )
 
 // losses logs lost streams so that an outage is one warning however long it
@@ -34,11 +35,21 @@ func (l *losses) back(ctx context.Context) {
 	l.reason, l.failed = "", 0
 }
 
+// handshakeFailed is how gRPC tells of a connection whose TLS did not come about.
+const handshakeFailed = "authentication handshake failed"
+
 // lossReason is what two losses of one reason have in common. The texts of
 // broken connections differ in ports and times.
 func lossReason(err error) string {
-	if e, ok := FromError(err); ok {
-		return e.Code.String() + " " + e.Reason
+	e, ok := FromError(err)
+	if !ok {
+		return err.Error()
 	}
-	return err.Error()
+	reason := e.Code.String() + " " + e.Reason
+	if strings.Contains(e.Message, handshakeFailed) {
+		// An address that nobody listens on mends itself, a certificate that has
+		// expired does not, and both are UNAVAILABLE.
+		reason += " " + handshakeFailed
+	}
+	return reason
 }

@@ -95,3 +95,17 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		}
 	})
 }
+
+// An address that nobody listens on and a certificate that has expired have one
+// code; a person has to hear of both.
+func TestHandshakeIsAReasonOfItsOwn(t *testing.T) {
+	refused := status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: connection refused"`)
+	expired := status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: x509: certificate has expired: 1 is after 0"`)
+	later := status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: x509: certificate has expired: 2 is after 0"`)
+	if lossReason(refused) == lossReason(expired) {
+		t.Error("the expired certificate is taken for a refused connection")
+	}
+	if lossReason(expired) != lossReason(later) {
+		t.Error("each attempt is a reason of its own")
+	}
+}

@@ -148,7 +148,7 @@ func port(addr string) string {
 // check reads the files.
 func (t *TLS) check() error {
 	var faults []error
-	for _, f := range newListenerTLS(nil).files(t) {
+	for _, f := range newListenerTLS(nil, nil).files(t) {
 		contents, err := f.read()
 		if err == nil {
 			err = f.apply(contents)

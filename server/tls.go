@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -25,6 +26,8 @@ type listenerTLS struct {
 	clients atomic.Pointer[x509.CertPool]
 	// wall is the wall clock, by which certificates are valid.
 	wall func() time.Time
+	// log is told of bad dates; nil where the files are only checked.
+	log *slog.Logger
 
 	mu sync.Mutex // guards conns
 	// conns are the connections with a client certificate that was valid.
@@ -32,8 +35,8 @@ type listenerTLS struct {
 }
 
 // newListenerTLS offers HTTP/2 over TLS 1.2 or newer. Its files have yet to be read.
-func newListenerTLS(wall func() time.Time) *listenerTLS {
-	t := &listenerTLS{wall: wall, conns: map[*certifiedConn]struct{}{}}
+func newListenerTLS(wall func() time.Time, log *slog.Logger) *listenerTLS {
+	t := &listenerTLS{wall: wall, log: log, conns: map[*certifiedConn]struct{}{}}
 	conf := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Time: wall,
 		// A resumed session would bring back a certificate that was believed once.
@@ -64,6 +67,7 @@ func (t *listenerTLS) files(conf *TLS) []reloadable {
 				return fmt.Errorf("cert_file %s and key_file %s: %w", conf.CertFile, conf.KeyFile, err)
 			}
 			t.cert.Store(&cert)
+			t.warnOfDates(conf.CertFile, cert.Leaf)
 			return nil
 		},
 	}}
@@ -81,6 +85,18 @@ func (t *listenerTLS) files(conf *TLS) []reloadable {
 			return nil
 		},
 	})
+}
+
+// warnOfDates tells of a certificate that clients refuse today. It is in force
+// nevertheless: the one before is no better, and clocks may differ.
+func (t *listenerTLS) warnOfDates(file string, c *x509.Certificate) {
+	if t.log == nil {
+		return
+	}
+	if now := t.wall(); now.Before(c.NotBefore) || now.After(c.NotAfter) {
+		t.log.Warn("the service's certificate is not valid now, clients will refuse it; put another in its place", "cert_file", file,
+			"not_before", c.NotBefore, "not_after", c.NotAfter)
+	}
 }
 
 // certifiedPeer is a connection with a client certificate.
