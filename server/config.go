@@ -35,6 +35,7 @@ type Config struct {
 	// SelfPodUID is the UID of the pod that the service runs in, so that it can
 	// warn of a cluster in which it is among the pods that it evicts.
 	SelfPodUID string `yaml:"self_pod_uid"`
+	Store      Store  `yaml:"store"`
 	// Adopt is the mode of clusters that nobody set one for: shadow or enforce.
 	Adopt string `yaml:"adopt"`
 	// FeedTimeout is the silence after which a feed is lost.
@@ -50,6 +51,18 @@ type Config struct {
 	Defaults ClusterPolicy            `yaml:"defaults"`
 	Clusters map[string]ClusterPolicy `yaml:"clusters"`
 }
+
+// Store says how the data file is treated.
+type Store struct {
+	// OnDamage says what to do about a file that is beyond help: refuse or set_aside.
+	OnDamage string `yaml:"on_damage"`
+}
+
+// What to do about a data file that is beyond help.
+const (
+	onDamageRefuse   = "refuse"
+	onDamageSetAside = "set_aside"
+)
 
 // TLS says with which certificate the service answers. Files are PEM.
 type TLS struct {
@@ -138,6 +151,7 @@ func DefaultConfig() Config {
 		Audit:       Audit{MaxSizeMB: 100, RotateEvery: Duration(7 * 24 * time.Hour), KeepFiles: 20, KeepDays: 90},
 		LogFormat:   "text",
 		LogLevel:    "info",
+		Store:       Store{OnDamage: onDamageRefuse},
 		Adopt:       "shadow",
 		FeedTimeout: Duration(30 * time.Second),
 		MaxGap:      Duration(24 * time.Hour),

@@ -33,6 +33,7 @@ func (c *Config) Validate() error {
 	v.number("agent.kube_api_burst", c.Agent.KubeAPIBurst, 1, 1_000_000)
 	v.oneOf("log_format", c.LogFormat, "text", "json")
 	v.oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
+	v.oneOf("store.on_damage", c.Store.OnDamage, onDamageRefuse, onDamageSetAside)
 	v.oneOf("adopt", c.Adopt, "shadow", "enforce")
 	v.check(c.SelfPodUID == "" || podUID.MatchString(c.SelfPodUID), "self_pod_uid: %q is no pod's UID", c.SelfPodUID)
 	v.duration("feed_timeout", c.FeedTimeout, 5*time.Second, time.Hour)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -13,8 +14,8 @@ import (
 	"github.com/reprieve-dev/reprieve/store/bolt"
 )
 
-func boltFile(path string, damaged func(string, error)) (engine.Store, error) {
-	return bolt.Open(bolt.Options{Path: path, Damaged: damaged})
+func boltFile(s StoreSettings) (engine.Store, error) {
+	return bolt.Open(bolt.Options{Path: s.Path, Damaged: s.Damaged, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
 }
 
 // log is what a program writes, with a way to wait for a line.
@@ -100,7 +101,7 @@ func TestMainReloads(t *testing.T) {
 
 func TestMainSecondSignalExitsAtOnce(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	open := func(string, func(string, error)) (engine.Store, error) {
+	open := func(StoreSettings) (engine.Store, error) {
 		close(entered)
 		<-leave
 		return nil, os.ErrClosed
@@ -149,5 +150,32 @@ func TestMainRefusals(t *testing.T) {
 				t.Errorf("exit code %d: %s; want %d and %q", c, out, tc.code, tc.want)
 			}
 		})
+	}
+}
+
+// TestDamagedFile: a data file beyond help is refused, or set aside, as configured.
+func TestDamagedFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "reprieve.db")
+	if err := os.WriteFile(path, make([]byte, 1<<16), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := newLog()
+	if c := Main(Process{Args: ports(dir), Stdout: out, Stderr: out, Exit: func(int) {}}, Parts{OpenStore: boltFile}); c != exitFailed || !strings.Contains(out.String(), "restore a backup") {
+		t.Errorf("refusing: exit code %d: %s", c, out)
+	}
+	conf := writeFile(t, "c.yaml", "store: {on_damage: set_aside}\n")
+	signals, code := make(chan os.Signal), make(chan int)
+	go func() {
+		code <- Main(Process{Args: ports(dir, "--config", conf), Stdout: out, Stderr: out, Signals: signals, Exit: func(int) {}}, Parts{OpenStore: boltFile})
+	}()
+	out.wait(t, "msg=serving")
+	signals <- os.Interrupt
+	if c := <-code; c != exitOK {
+		t.Errorf("exit code %d: %s", c, out)
+	}
+	aside, _ := filepath.Glob(path + ".damaged-*Z")
+	if len(aside) != 1 || !strings.Contains(out.String(), aside[0]) {
+		t.Errorf("set aside: %v; log: %s", aside, out)
 	}
 }

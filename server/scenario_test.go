@@ -99,8 +99,8 @@ func (s *stage) must(err error) {
 
 // boot starts the service on the stage's file and attaches the executor.
 func (s *stage) boot() {
-	open := func(path string, damaged func(string, error)) (engine.Store, error) {
-		return bolt.Open(bolt.Options{Path: filepath.Join(s.dir, filepath.Base(path)), Damaged: damaged})
+	open := func(st StoreSettings) (engine.Store, error) {
+		return bolt.Open(bolt.Options{Path: filepath.Join(s.dir, filepath.Base(st.Path)), Damaged: st.Damaged})
 	}
 	deps := Deps{Clock: s.clock, OpenStore: open, Jitter: func(d time.Duration) time.Duration { return d }}
 	s.f = newFixtureAt(s.T, deps, func(c *Config) { c.Adopt, c.FeedTimeout = "enforce", Duration(time.Hour) })

@@ -24,9 +24,20 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// OpenStore opens the data file at a path. It tells damaged, which must not
-// block, of records that reading finds damaged later.
-type OpenStore func(path string, damaged func(where string, err error)) (engine.Store, error)
+// StoreSettings say which data file to open, and what to do about damage.
+type StoreSettings struct {
+	Path string
+	// Damaged, which must not block, is told of records that reading finds damaged later.
+	Damaged func(where string, err error)
+	// SetAside returns the name for a file that is beyond help, which makes room
+	// for a new one; nil: such a file is refused.
+	SetAside func(path string) (to string)
+	// WasSetAside is told of such a file, and why.
+	WasSetAside func(to string, why error)
+}
+
+// OpenStore opens a data file.
+type OpenStore func(StoreSettings) (engine.Store, error)
 
 // handshakeTimeout bounds how long a client may take to connect.
 const handshakeTimeout = 10 * time.Second
@@ -107,10 +118,23 @@ func New(conf Config, deps Deps) (*Service, error) {
 
 // open is the engine's way to the store.
 func (s *Service) open(context.Context) (engine.Store, error) {
-	return s.deps.OpenStore(filepath.Join(s.conf.DataDir, dataFile), func(where string, err error) {
-		s.metrics.Damaged(where)
-		s.deps.Logger.Warn("a closed eviction cannot be read and is left out", "where", where, "error", err)
-	})
+	settings := StoreSettings{
+		Path: filepath.Join(s.conf.DataDir, dataFile),
+		Damaged: func(where string, err error) {
+			s.metrics.Damaged(where)
+			s.deps.Logger.Warn("a closed eviction cannot be read and is left out", "where", where, "error", err)
+		},
+		WasSetAside: func(to string, why error) {
+			s.deps.Logger.Error("the data file was beyond help and is set aside; the service begins anew: every cluster is adopted again, and pauses, reprieves and stored policies are gone",
+				"file", to, "error", why)
+		},
+	}
+	if s.conf.Store.OnDamage == onDamageSetAside {
+		settings.SetAside = func(path string) string {
+			return path + ".damaged-" + s.deps.Clock.Now().UTC().Format("20060102T150405Z")
+		}
+	}
+	return s.deps.OpenStore(settings)
 }
 
 func (s *Service) buildGRPC() error {

@@ -14,6 +14,9 @@ import (
 )
 
 func main() {
+	if code, asked := bolt.CheckMain(os.Args[1:], os.Stdout, os.Stderr); asked {
+		os.Exit(code)
+	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	os.Exit(server.Main(
@@ -22,8 +25,12 @@ func main() {
 	))
 }
 
-func openStore(path string, damaged func(where string, err error)) (engine.Store, error) {
-	return bolt.Open(bolt.Options{Path: path, Damaged: damaged})
+func openStore(s server.StoreSettings) (engine.Store, error) {
+	check, err := bolt.SelfCheck()
+	if err != nil {
+		return nil, err
+	}
+	return bolt.Open(bolt.Options{Path: s.Path, Damaged: s.Damaged, CheckCommand: check, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
 }
 
 func newAgent(s server.AgentSettings) (func(context.Context) error, error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/internal/clock"
+	"github.com/reprieve-dev/reprieve/store/bolt"
 )
 
 // Env is what the program gets from its surroundings.
@@ -28,6 +29,8 @@ type Env struct {
 	Interactive bool
 	// Dial connects to the service.
 	Dial Dialer
+	// CheckStore checks a data file, which may be damaged beyond reading.
+	CheckStore func(ctx context.Context, path string) (*bolt.Report, error)
 }
 
 // System is the process's own environment.
@@ -48,6 +51,7 @@ func System() *Env {
 		},
 		Interactive: term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd())),
 		Dial:        client.Dial,
+		CheckStore:  checkInChild,
 	}
 }
 
@@ -142,6 +146,6 @@ REPRIEVE_CERT, REPRIEVE_KEY and REPRIEVE_CLUSTER stand for the flags of those na
 		newPolicy(a), newBlast(a), newGrant(a), newRevoke(a), newRequest(a), newWithdraw(a))
 	add(groupConnect, newAgent(a), newFeed(a), newExecute(a))
 	add(groupRehearse, newReplay(a), newSimulate(a))
-	add(groupOther, newVersion(a))
+	add(groupOther, newStore(a), newVersion(a))
 	return root
 }

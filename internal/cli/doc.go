@@ -2,5 +2,6 @@
 // service's public API or the rehearsal on files (internal/replay), and prints for
 // people or for programs. It decides nothing about evictions and must not know the
 // service's inside: what it shows came over the contract, or from the rehearsal in
-// the contract's messages.
+// the contract's messages. Only the commands under `store` open the service's data file,
+// through package bolt, while the service is stopped.
 package cli

@@ -22,6 +22,7 @@ import (
 	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+	"github.com/reprieve-dev/reprieve/store/bolt"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -113,6 +114,7 @@ func (h *harness) environment(out, errs io.Writer) *Env {
 		In: in, Out: out, Err: errs,
 		Getenv: func(k string) string { return h.env[k] },
 		Clock:  h.clock, Width: func() int { return h.width }, Interactive: h.tty,
+		CheckStore: bolt.Check,
 		Dial: func(ctx context.Context, conf client.Config) (*client.Conn, error) {
 			conf.Dialer = func(ctx context.Context, _ string) (net.Conn, error) {
 				if h.dial != nil {

@@ -1,0 +1,226 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/store/bolt"
+)
+
+// storeFlags are those of `reprieve store`.
+type storeFlags struct {
+	dataDir string
+	force   bool
+}
+
+// dataFile is the name of the service's data file in its folder.
+const dataFile = "reprieve.db"
+
+func (f *storeFlags) path() string { return filepath.Join(f.dataDir, dataFile) }
+
+func newStore(a *app) *cobra.Command {
+	f := &storeFlags{}
+	cmd := &cobra.Command{
+		Use:   "store COMMAND",
+		Short: "Check, back up, restore and compact the service's data file",
+		Long: `These commands work on the data file itself, on the machine that has it, while the
+service is stopped.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.PersistentFlags().StringVar(&f.dataDir, "data-dir", "./data", "the service's data folder")
+	cmd.AddCommand(newStoreCheck(a, f), newStoreBackup(a, f), newStoreRestore(a, f), newStoreCompact(a, f))
+	return cmd
+}
+
+func newStoreCheck(a *app, f *storeFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Read all of a data file and say what is in it and what is damaged",
+		Long: `It runs bbolt's check of the file's pages and decodes every record, in a process of
+its own, since some damage ends the process that meets it. FILE is a data file or a
+backup; without it the one of --data-dir is checked. Exit code 1: something is damaged.`,
+		Example: "  reprieve store check --data-dir /var/lib/reprieve\n  reprieve store check backup.db",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			path := f.path()
+			if len(args) > 0 {
+				path = args[0]
+			}
+			r, err := a.checkStore(cmd.Context(), path)
+			if err != nil {
+				return err
+			}
+			if err := printReport(a.Out, a.flags.output, r); err != nil {
+				return err
+			}
+			if r.Damaged() {
+				return &silentError{code: exitFailure}
+			}
+			return nil
+		},
+	}
+}
+
+// checkStore checks a data file and adds what to do about one in use.
+func (a *app) checkStore(ctx context.Context, path string) (*bolt.Report, error) {
+	r, err := a.CheckStore(ctx, path)
+	return r, stopFirst(err)
+}
+
+// stopFirst says what to do about a file that the service has open.
+func stopFirst(err error) error {
+	if errors.Is(err, engine.ErrStoreLocked) {
+		return &hintError{err: err, hint: "stop the service first"}
+	}
+	return err
+}
+
+func printReport(out io.Writer, format string, r *bolt.Report) error {
+	switch format {
+	case outputJSON:
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(r)
+	case outputYAML:
+		text, err := yaml.Marshal(r)
+		if err == nil {
+			_, err = out.Write(text)
+		}
+		return err
+	}
+	fmt.Fprintf(out, "%s: %d bytes, %d of them free; schema version %d, revision %d\n", r.Path, r.SizeBytes, r.FreeBytes, r.SchemaVersion, r.Revision)
+	t := &table{columns: []column{{"BUCKET", 20}, {"RECORDS", 0}, {"DAMAGED", 0}}}
+	for _, b := range r.Buckets {
+		t.add(b.Bucket, fmt.Sprint(b.Records), fmt.Sprint(b.Damaged))
+	}
+	fmt.Fprint(out, t.render(tableWidth))
+	for _, list := range [][]string{r.Pages, r.Records} {
+		for _, d := range list {
+			fmt.Fprintln(out, "damaged:", cleanText(d))
+		}
+	}
+	switch {
+	case r.BeyondHelp():
+		fmt.Fprintln(out, "Pages are damaged: the service cannot start on this file. Restore a backup.")
+	case r.Damaged():
+		fmt.Fprintf(out, "%d records are damaged: the service sets them aside and serves the rest.\n", r.DamagedRecords)
+	default:
+		fmt.Fprintln(out, "Nothing is damaged.")
+	}
+	return nil
+}
+
+func newStoreBackup(a *app, f *storeFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:     "backup FILE",
+		Short:   "Copy the data file, which the service must not have open",
+		Long:    "The copy is checked, and gets its name only when it is whole. FILE must not be there yet.",
+		Example: "  reprieve store backup --data-dir /var/lib/reprieve backup.db",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := bolt.Backup(cmd.Context(), f.path(), args[0])
+			if err != nil {
+				return stopFirst(err)
+			}
+			if err := a.sound(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			fmt.Fprintf(a.Out, "%s: %d bytes, checked\n", args[0], n)
+			return nil
+		},
+	}
+}
+
+// sound is an error if a file is beyond help.
+func (a *app) sound(ctx context.Context, path string) error {
+	r, err := a.checkStore(ctx, path)
+	if err == nil && r.BeyondHelp() {
+		err = fmt.Errorf("%s is damaged: %s", path, r.Pages[0])
+	}
+	return err
+}
+
+func newStoreRestore(a *app, f *storeFlags) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "restore BACKUP",
+		Short: "Put a backup in the data file's place",
+		Long: `The backup is checked first. A data folder that is not empty is refused without
+--force; with it the data file that is there is kept as reprieve.db.before-TIME.
+
+If the backup is older than the service's max_gap (24 h), the next list of each feed
+is an adoption: every wait begins anew.`,
+		Example: "  reprieve store restore --data-dir /var/lib/reprieve backup.db",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.restore(cmd.Context(), f, args[0])
+		},
+	}
+	cmd.Flags().BoolVar(&f.force, "force", false, "restore into a folder that is not empty, and keep the data file that is there under another name")
+	return cmd
+}
+
+func (a *app) restore(ctx context.Context, f *storeFlags, backup string) error {
+	entries, err := os.ReadDir(f.dataDir)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case len(entries) > 0 && !f.force:
+		return usagef("%s is not empty; --force keeps its data file under another name and restores", f.dataDir)
+	}
+	if err := a.sound(ctx, backup); err != nil {
+		return err
+	}
+	keep := ""
+	if _, err := os.Lstat(f.path()); err == nil {
+		keep = f.path() + ".before-" + a.Clock.Now().UTC().Format("20060102T150405Z")
+	}
+	if err := bolt.Restore(ctx, backup, f.path(), keep); err != nil {
+		return stopFirst(err)
+	}
+	fmt.Fprintf(a.Out, "%s: restored\n", f.path())
+	if keep != "" {
+		fmt.Fprintf(a.Out, "%s: what was there before\n", keep)
+	}
+	return nil
+}
+
+func newStoreCompact(a *app, f *storeFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:   "compact",
+		Short: "Give the room of removed records back to the disk",
+		Long: `The data file is written anew and takes the old one's place at once. That needs room
+for both.`,
+		Example: "  reprieve store compact --data-dir /var/lib/reprieve",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.sound(cmd.Context(), f.path()); err != nil {
+				return err
+			}
+			before, after, err := bolt.Compact(cmd.Context(), f.path())
+			if err != nil {
+				return stopFirst(err)
+			}
+			fmt.Fprintf(a.Out, "%s: %d bytes became %d\n", f.path(), before, after)
+			return nil
+		},
+	}
+}
+
+// checkInChild checks a data file in a process of its own, which is this program.
+func checkInChild(ctx context.Context, path string) (*bolt.Report, error) {
+	self, err := bolt.SelfCheck()
+	if err != nil {
+		return nil, err
+	}
+	return bolt.CheckInChild(ctx, self, path)
+}
