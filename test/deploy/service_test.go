@@ -98,8 +98,8 @@ func start(t *testing.T) *running {
 	return r
 }
 
-func openStore(path string, damaged func(where string, err error)) (engine.Store, error) {
-	return bolt.Open(bolt.Options{Path: path, Damaged: damaged})
+func openStore(s server.StoreSettings) (engine.Store, error) {
+	return bolt.Open(bolt.Options{Path: s.Path, Damaged: s.Damaged})
 }
 
 func dial(t *testing.T, address string) *grpc.ClientConn {

@@ -38,7 +38,7 @@ func startService(ctx context.Context, dir string, open engine.StoreOpener) (*se
 	conf.Defaults = server.ClusterPolicy{Mode: &enforce, UnlimitedRate: &lifted, DisableBlastRadius: &lifted}
 	svc, err := server.New(conf, server.Deps{
 		Clock: clock.NewReal(), Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
-		OpenStore: func(string, func(string, error)) (engine.Store, error) { return open(ctx) },
+		OpenStore: func(server.StoreSettings) (engine.Store, error) { return open(ctx) },
 	})
 	if err != nil {
 		return nil, err
