@@ -126,7 +126,11 @@ func TestAdminHTTP(t *testing.T) {
 	x.recv()
 	x.list(upsertNode("n1", "k"), upsertPod("p1", "n1"), upsertPod("p2", "n1"))
 	exec := f.executor("x", 1, "*")
-	exec.answer(exec.order().GetToken(), reprievev1.Outcome_OUTCOME_EVICTED)
+	token := exec.order().GetToken()
+	exec.send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Result{Result: &reprievev1.Result{Token: token, Outcome: reprievev1.Outcome_OUTCOME_EVICTED}}})
+	// The second order may come before the acknowledgement: both follow the answer.
+	for exec.recv().GetResultAck().GetToken() != token {
+	}
 	_, text := f.get("/metrics")
 	for _, want := range []string{
 		`reprieve_serving 1`, `reprieve_cluster_synced{cluster="east"} 1`, `reprieve_cluster_enforcing{cluster="east"} 1`,
