@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -13,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/klog/v2"
 )
 
 // settings are what the command line says.
@@ -57,6 +60,9 @@ func run() error {
 func (s *settings) child(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.sideTimeout)
 	defer cancel()
+	// The original logs every event that its recorder has no room for.
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
 	if s.profile != "" {
 		f, err := os.Create(s.profile)
 		if err != nil {

@@ -132,6 +132,10 @@ func (c slowDeletes) CoreV1() typedcorev1.CoreV1Interface {
 	return slowCore{c.Interface.CoreV1(), c}
 }
 
+// IsWatchListSemanticsUnSupported passes on what the fake says of itself: it
+// serves no list by a watch.
+func (slowDeletes) IsWatchListSemanticsUnSupported() bool { return true }
+
 type slowCore struct {
 	typedcorev1.CoreV1Interface
 	c slowDeletes

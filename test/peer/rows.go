@@ -49,4 +49,26 @@ var rows = []row{
 			{ours: "ours/rate", theirs: "raw/rate", as: "bbolt alone, same records", unit: "answered/s", bound: atLeast, bar: 0.2},
 		},
 	},
+	{
+		name: "lateness", work: "N waits, 10,000 due each second, evenly spread", full: 1_000_000, small: 50_000,
+		sides: []side{{"mem", latenessMem}, {"bolt", latenessBolt}, {"timer", idleTimer}, {"commits", idleCommits}},
+		compare: []comparison{
+			{ours: "mem/p99", theirs: "timer/p99", as: "an idle timer; p99 of both, memory store", unit: "ms", bound: within, bar: 5},
+			{ours: "bolt/p99", theirs: "commits/p99", as: "an idle timer and two idle commits; p99, bbolt", unit: "ms", bound: within, bar: 5},
+		},
+	},
+	{
+		name: "all due at once", work: "N due in one instant, executors that take 50 ms; ours with bbolt", full: 1_000_000, small: 20_000,
+		sides: []side{{"ours", allDueOurs}, {"original", allDueOriginal}},
+		compare: []comparison{
+			{ours: "ours/growth", theirs: "original/growth", as: "the original, no disk; growth to the peak", unit: "MiB", bound: atMost, bar: 0.1},
+		},
+	},
+	{
+		name: "restart", work: "N open evictions, page cache warm, until the engine serves", full: 1_000_000, small: 100_000,
+		sides: []side{{"ours", restartOurs}, {"raw", restartRaw}},
+		compare: []comparison{
+			{ours: "ours/rate", theirs: "raw/rate", as: "walk, decode and a map, one thread", unit: "evictions/s", bound: atLeast, bar: 0.5},
+		},
+	},
 }
