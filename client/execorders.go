@@ -26,6 +26,7 @@ func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
 		Pod: o.GetEvictPod(), EvictionID: o.GetEvictionId(), Attempt: o.GetAttempt(),
 		token: o.GetToken(), executor: e, recalled: make(chan struct{}), renewed: make(chan time.Duration, 1),
 	}
+	t.life, t.end = context.WithCancel(ctx)
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	e.tasks[t.token] = t
 	if t.Pod == nil {
@@ -117,6 +118,7 @@ func (e *Executor) finish(t *Task, r Result) {
 func (e *Executor) answer(t *Task, r Result) {
 	t.stage = answered
 	t.cancel(nil)
+	t.end()
 	if t.dead {
 		e.forget(t.token)
 		return

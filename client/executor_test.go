@@ -180,6 +180,33 @@ func TestExecutorRecall(t *testing.T) {
 	})
 }
 
+// What was begun before a recall may last longer than the order: its true outcome
+// has to count, so the order is kept alive for it.
+func TestExecutorExtendsAfterRecall(t *testing.T) {
+	results, extends := map[string]*reprievev1.Result{}, 0
+	f := &fake{evicts: []func(evictServer) error{serve(results, &extends, order("runs"), recallOf("runs"))}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		e := newTestExecutor(t, conn, func(_ context.Context, task *Task) Result {
+			<-task.Recalled()
+			call, cancel := context.WithTimeout(context.Background(), 50*time.Second)
+			defer cancel()
+			<-call.Done()
+			if task.Expired() {
+				t.Error("the order ran out under the call")
+			}
+			return Result{Outcome: reprievev1.Outcome_OUTCOME_EVICTED}
+		})
+		go e.Run(ctx)
+		synctest.Wait()
+		if err := e.Drain(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if extends == 0 || results["runs"].GetOutcome() != reprievev1.Outcome_OUTCOME_EVICTED {
+			t.Errorf("%d extensions, results %v", extends, results)
+		}
+	})
+}
+
 func TestExecutorKeepsResultsOverBrokenStreams(t *testing.T) {
 	results, extends := map[string]*reprievev1.Result{}, 0
 	var held []string

@@ -63,6 +63,8 @@ type Task struct {
 	executor *Executor
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
+	life     context.Context // ends with the answer or the order's time, not with a recall
+	end      context.CancelFunc
 	recalled chan struct{}
 	renewed  chan time.Duration // one slot: the newest length of the deadline
 
@@ -168,6 +170,7 @@ func (t *Task) renew(d time.Duration) {
 	}
 	if d <= 0 {
 		t.cancel(ErrExpired)
+		t.end()
 		return
 	}
 	t.runsOut(d)
@@ -182,7 +185,8 @@ func (t *Task) renew(d time.Duration) {
 const minExtendAfter = time.Second
 
 // keep watches the deadline while the task is worked on: it asks for more time
-// when half of it is over, and ends the context when all is.
+// when half of it is over, and ends the context when all is. It goes on after a
+// recall, while what was begun ends: its true outcome has to count.
 func (t *Task) keep(d time.Duration, extend bool) {
 	for {
 		first := d
@@ -199,6 +203,7 @@ func (t *Task) keep(d time.Duration, extend bool) {
 		}
 		if next == 0 {
 			t.cancel(ErrExpired)
+			t.end()
 			return
 		}
 		d = next
@@ -207,12 +212,12 @@ func (t *Task) keep(d time.Duration, extend bool) {
 
 // wait waits for d, a new deadline or the task's end; next is 0 without a new deadline.
 func (t *Task) wait(d time.Duration) (next time.Duration, done bool) {
-	timer, cancel := context.WithTimeout(t.ctx, d)
+	timer, cancel := context.WithTimeout(t.life, d)
 	defer cancel()
 	select {
 	case next = <-t.renewed:
 		return next, false
 	case <-timer.Done():
-		return 0, t.ctx.Err() != nil
+		return 0, t.life.Err() != nil
 	}
 }
