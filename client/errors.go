@@ -62,6 +62,8 @@ const (
 	ReasonRevisionTooOld = "REVISION_TOO_OLD"
 	// ReasonReaderTooSlow means that a watcher fell behind. List again.
 	ReasonReaderTooSlow = "READER_TOO_SLOW"
+	// ReasonNoBackup means that the store cannot be copied, or there is no room for the copy.
+	ReasonNoBackup = "NO_BACKUP"
 	// ReasonUnauthenticated means that no valid credentials came with the call.
 	ReasonUnauthenticated = "UNAUTHENTICATED"
 	// ReasonPermissionDenied means that the credentials have no role for the call.

@@ -50,4 +50,6 @@ var (
 	ErrRevisionTooOld = errors.New("revision is no longer in memory")
 	// ErrReaderTooSlow means that a watcher fell behind the ring of changes.
 	ErrReaderTooSlow = errors.New("reader is too slow")
+	// ErrNoBackup means that the store cannot be copied, or there is no room for the copy.
+	ErrNoBackup = errors.New("no backup can be made")
 )

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 )
@@ -533,4 +534,22 @@ func (c *core) openBySeq(ctx context.Context, name string, seq uint64) (*Evictio
 		}
 	}
 	return nil, nil
+}
+
+// Snapshot writes a copy of the store as it is at one instant. Commits go on
+// meanwhile. w should be fast: what it waits for keeps room of the store from being
+// used again, and a failed store from being closed.
+func (g *Engine) Snapshot(ctx context.Context, w io.Writer) error {
+	c, err := g.current()
+	if err != nil {
+		return err
+	}
+	s, ok := c.store.(Snapshotter)
+	if !ok {
+		return fmt.Errorf("%w: the store has no file", ErrNoBackup)
+	}
+	if _, err := s.WriteSnapshot(ctx, w); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoBackup, err)
+	}
+	return nil
 }

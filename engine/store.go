@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 )
 
@@ -47,6 +48,13 @@ type Store interface {
 	// Close releases the store. After it Size and Free may still be asked, and say
 	// what was so last; all else fails.
 	Close() error
+}
+
+// Snapshotter is a [Store] that can be copied while it is in use.
+type Snapshotter interface {
+	// WriteSnapshot writes a copy of the store as it is at one instant and returns
+	// its size in bytes. It waits for no commit, and no commit waits for it.
+	WriteSnapshot(ctx context.Context, w io.Writer) (int64, error)
 }
 
 // Visitor takes what [Store.Load] reads.

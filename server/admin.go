@@ -12,6 +12,9 @@ import (
 type adminService struct {
 	reprievev1.UnimplementedAdminServiceServer
 	engine *engine.Engine
+	// dataDir is where copies of the data file are made, backups has room for one.
+	dataDir string
+	backups chan struct{}
 }
 
 // PauseEvictions implements the RPC.

@@ -25,8 +25,9 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// acts are the RPCs by which people and backends change what is evicted. Each
-// call of one leaves a line in the audit log, whatever came of it.
+// acts are the RPCs by which people and backends change what is evicted, and the
+// backup, which hands out all records. Each call of one leaves a line in the audit
+// log, whatever came of it.
 var acts = map[string]bool{
 	reprievev1.EvictionService_RequestEviction_FullMethodName:  true,
 	reprievev1.EvictionService_WithdrawEviction_FullMethodName: true,
@@ -36,6 +37,7 @@ var acts = map[string]bool{
 	reprievev1.AdminService_GrantReprieve_FullMethodName:       true,
 	reprievev1.AdminService_RevokeReprieve_FullMethodName:      true,
 	reprievev1.AdminService_ForgetCluster_FullMethodName:       true,
+	reprievev1.AdminService_BackupStore_FullMethodName:         true,
 	reprievev1.AdminService_ReleaseBlastRadius_FullMethodName:  true,
 	reprievev1.AdminService_RejectBlastRadius_FullMethodName:   true,
 }
@@ -251,7 +253,7 @@ func (s *contextStream) Context() context.Context { return s.ctx }
 func (a *auditor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	c := &auditedCall{}
 	err := handler(srv, &contextStream{ServerStream: ss, ctx: context.WithValue(ss.Context(), auditedKey{}, c)})
-	if refused(err) {
+	if refused(err) || acts[info.FullMethod] {
 		a.write(c.line(ss.Context(), info.FullMethod, err))
 	}
 	return err

@@ -101,6 +101,9 @@ func clustersOf(msg any) ([]string, error) {
 			return nil, &fieldError{field: "id", err: err}
 		}
 		return []string{cluster}, nil
+	case *reprievev1.BackupStoreRequest:
+		// The file has the records of all.
+		return []string{everyCluster}, nil
 	case interface{ GetCluster() string }:
 		if m.GetCluster() != "" {
 			return []string{m.GetCluster()}, nil

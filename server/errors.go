@@ -60,6 +60,7 @@ var errorRules = []errorRule{
 	{engine.ErrEtag, codes.Aborted, "ETAG_MISMATCH"},
 	{engine.ErrRevisionTooOld, codes.OutOfRange, "REVISION_TOO_OLD"},
 	{engine.ErrReaderTooSlow, codes.ResourceExhausted, "READER_TOO_SLOW"},
+	{engine.ErrNoBackup, codes.FailedPrecondition, "NO_BACKUP"},
 	{errUnauthenticated, codes.Unauthenticated, "UNAUTHENTICATED"},
 	{errDenied, codes.PermissionDenied, "PERMISSION_DENIED"},
 	{errLimited, codes.ResourceExhausted, limitedReason},

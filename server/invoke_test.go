@@ -31,7 +31,9 @@ func (f *fixture) invoke(ctx context.Context, name string, m protoreflect.Method
 	}
 	if m.IsStreamingServer() && !m.IsStreamingClient() {
 		// An initial list makes a watch answer at once.
-		req.Set(m.Input().Fields().ByName("initial_list"), protoreflect.ValueOfBool(true))
+		if list := m.Input().Fields().ByName("initial_list"); list != nil {
+			req.Set(list, protoreflect.ValueOfBool(true))
+		}
 	}
 	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) {
 		return err

@@ -76,6 +76,8 @@ var rolesOf = map[string][]Role{
 	reprievev1.AdminService_ReleaseBlastRadius_FullMethodName:   operators,
 	reprievev1.AdminService_RejectBlastRadius_FullMethodName:    operators,
 	reprievev1.AdminService_ForgetCluster_FullMethodName:        operators,
+	// For all clusters only: see clustersOf.
+	reprievev1.AdminService_BackupStore_FullMethodName: operators,
 }
 
 // everyCluster, as a cluster's name in a grant, stands for all of them.

@@ -59,7 +59,8 @@ func TestEveryRoleAndRPC(t *testing.T) {
 			t.Errorf("%s is not served", m.Parent().FullName())
 		}
 		for _, r := range allRoles {
-			want := slices.Contains(rolesOf[name], r)
+			// A backup has the records of all clusters; these callers have one.
+			want := slices.Contains(rolesOf[name], r) && name != reprievev1.AdminService_BackupStore_FullMethodName
 			st := status.Convert(f.call(name, m, string(r)))
 			if denied := st.Code() == codes.PermissionDenied; denied == want {
 				t.Errorf("%s as %s: %v; want allowed %v", name, r, st, want)

@@ -202,7 +202,7 @@ func (s *Service) register(g *grpc.Server) {
 	reprievev1.RegisterFeedServiceServer(g, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped})
 	reprievev1.RegisterEvictionServiceServer(g, &evictionService{engine: s.engine, stopped: s.stopped})
 	reprievev1.RegisterQueryServiceServer(g, &queryService{engine: s.engine, maxPage: s.conf.Limits.MaxPageSize, reports: make(chan struct{}, 1)})
-	reprievev1.RegisterAdminServiceServer(g, &adminService{engine: s.engine})
+	reprievev1.RegisterAdminServiceServer(g, &adminService{engine: s.engine, dataDir: s.conf.DataDir, backups: make(chan struct{}, 1)})
 	healthv1.RegisterHealthServer(g, s.health)
 	reflection.RegisterV1(g)
 }

@@ -54,6 +54,7 @@ type fakeService struct {
 	warnings  []string
 	err       error
 	asked     []any
+	backup    []*reprievev1.BackupStoreResponse
 	evict     func(grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error
 	feed      func(grpc.BidiStreamingServer[reprievev1.FeedRequest, reprievev1.FeedResponse]) error
 }

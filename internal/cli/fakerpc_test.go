@@ -159,3 +159,12 @@ func (f *fakeService) Evict(s grpc.BidiStreamingServer[reprievev1.EvictRequest, 
 func (f *fakeService) Feed(s grpc.BidiStreamingServer[reprievev1.FeedRequest, reprievev1.FeedResponse]) error {
 	return f.feed(s)
 }
+
+func (f *fakeService) BackupStore(_ *reprievev1.BackupStoreRequest, s grpc.ServerStreamingServer[reprievev1.BackupStoreResponse]) error {
+	for _, m := range f.backup {
+		if err := s.Send(m); err != nil {
+			return err
+		}
+	}
+	return f.err
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 	"github.com/reprieve-dev/reprieve/store/bolt"
 )
 
@@ -21,6 +23,7 @@ import (
 type storeFlags struct {
 	dataDir string
 	force   bool
+	live    bool
 }
 
 // dataFile is the name of the service's data file in its folder.
@@ -121,23 +124,70 @@ func printReport(out io.Writer, format string, r *bolt.Report) error {
 }
 
 func newStoreBackup(a *app, f *storeFlags) *cobra.Command {
-	return &cobra.Command{
-		Use:     "backup FILE",
-		Short:   "Copy the data file, which the service must not have open",
-		Long:    "The copy is checked, and gets its name only when it is whole. FILE must not be there yet.",
-		Example: "  reprieve store backup --data-dir /var/lib/reprieve backup.db",
+	cmd := &cobra.Command{
+		Use:   "backup FILE",
+		Short: "Copy the data file",
+		Long: `The copy is checked, and gets its name only when it is whole. FILE must not be there
+yet. With --live the running service sends the copy, which needs the role operator for
+all clusters; without it the service must be stopped.`,
+		Example: "  reprieve store backup --live backup.db\n  reprieve store backup --data-dir /var/lib/reprieve backup.db",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			n, err := bolt.Backup(cmd.Context(), f.path(), args[0])
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if f.live {
+				err = a.liveBackup(cmd.Context(), args[0])
+			} else {
+				_, err = bolt.Backup(cmd.Context(), f.path(), args[0])
+			}
 			if err != nil {
 				return stopFirst(err)
 			}
 			if err := a.sound(cmd.Context(), args[0]); err != nil {
 				return err
 			}
-			fmt.Fprintf(a.Out, "%s: %d bytes, checked\n", args[0], n)
+			info, err := os.Stat(args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(a.Out, "%s: %d bytes, checked\n", args[0], info.Size())
 			return nil
 		},
+	}
+	cmd.Flags().BoolVar(&f.live, "live", false, "ask the running service for the copy")
+	return cmd
+}
+
+// liveBackup writes what the service sends to a file.
+func (a *app) liveBackup(ctx context.Context, to string) error {
+	return a.admin(ctx, func(s *session) error {
+		stream, err := s.admin.BackupStore(ctx, &reprievev1.BackupStoreRequest{})
+		if err != nil {
+			return err
+		}
+		return bolt.WriteFile(to, func(w io.Writer) error { return receiveBackup(stream.Recv, w) })
+	})
+}
+
+// receiveBackup writes the parts of a copy and compares the whole with its end.
+func receiveBackup(recv func() (*reprievev1.BackupStoreResponse, error), w io.Writer) error {
+	sum, size := crc32.New(crc32.MakeTable(crc32.Castagnoli)), uint64(0)
+	for {
+		m, err := recv()
+		if errors.Is(err, io.EOF) {
+			return errors.New("the service ended the copy before it was complete; try again")
+		}
+		if err != nil {
+			return err
+		}
+		if end := m.GetEnd(); end != nil {
+			if size != end.GetSizeBytes() || sum.Sum32() != end.GetCrc32C() {
+				return fmt.Errorf("the copy came damaged: %d bytes of %d; try again", size, end.GetSizeBytes())
+			}
+			return nil
+		}
+		size += uint64(len(m.GetData()))
+		if _, err := io.MultiWriter(w, sum).Write(m.GetData()); err != nil {
+			return err
+		}
 	}
 }
 

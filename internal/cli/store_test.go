@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 	"github.com/reprieve-dev/reprieve/store/bolt"
 )
 
@@ -74,6 +76,39 @@ func TestStoreInUse(t *testing.T) {
 	for _, args := range [][]string{{"check"}, {"backup", backup + "2"}, {"restore", "--force", backup}, {"compact"}} {
 		wantRun(t, h, exitFailure, "stop the service first", append([]string{"store", "--data-dir", dir}, args...)...)
 	}
+}
+
+// TestLiveBackup takes the copy from the service; half of one is none.
+func TestLiveBackup(t *testing.T) {
+	h := newHarness(t)
+	_, file := dataDir(t)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := func(b []byte) *reprievev1.BackupStoreResponse {
+		return &reprievev1.BackupStoreResponse{Part: &reprievev1.BackupStoreResponse_Data{Data: b}}
+	}
+	end := &reprievev1.BackupStoreResponse{Part: &reprievev1.BackupStoreResponse_End{End: &reprievev1.BackupEnd{
+		SizeBytes: uint64(len(data)), Crc32C: crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)),
+	}}}
+	data = data[:len(data):len(data)]
+	half := len(data) / 2
+	backup := filepath.Join(t.TempDir(), "b.db")
+	h.fake.backup = []*reprievev1.BackupStoreResponse{part(data[:half])}
+	wantRun(t, h, exitFailure, "before it was complete", "store", "backup", "--live", backup)
+	h.fake.backup = []*reprievev1.BackupStoreResponse{part(data[:half]), end}
+	wantRun(t, h, exitFailure, "came damaged", "store", "backup", "--live", backup)
+	if _, err := os.Stat(backup); !os.IsNotExist(err) {
+		t.Errorf("half a copy has the name of a backup: %v", err)
+	}
+	h.fake.backup = nil
+	for at := 0; at < len(data); at += 1 << 20 {
+		h.fake.backup = append(h.fake.backup, part(data[at:min(at+1<<20, len(data))]))
+	}
+	h.fake.backup = append(h.fake.backup, end)
+	wantRun(t, h, exitOK, "checked", "store", "backup", "--live", backup)
+	wantRun(t, h, exitOK, "clusters/east/nodes      1        0", "store", "check", backup)
 }
 
 // TestStoreDamaged: damage is said with exit code 1, and is neither restored nor compacted.

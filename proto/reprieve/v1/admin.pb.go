@@ -1352,6 +1352,185 @@ func (*ForgetClusterResponse) Descriptor() ([]byte, []int) {
 	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
+// BackupStoreRequest is empty.
+type BackupStoreRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupStoreRequest) Reset() {
+	*x = BackupStoreRequest{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupStoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupStoreRequest) ProtoMessage() {}
+
+func (x *BackupStoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupStoreRequest.ProtoReflect.Descriptor instead.
+func (*BackupStoreRequest) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+// BackupStoreResponse is the next part of the copy, or its end.
+type BackupStoreResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is.
+	//
+	// Types that are valid to be assigned to Part:
+	//
+	//	*BackupStoreResponse_Data
+	//	*BackupStoreResponse_End
+	Part          isBackupStoreResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupStoreResponse) Reset() {
+	*x = BackupStoreResponse{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupStoreResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupStoreResponse) ProtoMessage() {}
+
+func (x *BackupStoreResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupStoreResponse.ProtoReflect.Descriptor instead.
+func (*BackupStoreResponse) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BackupStoreResponse) GetPart() isBackupStoreResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *BackupStoreResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*BackupStoreResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *BackupStoreResponse) GetEnd() *BackupEnd {
+	if x != nil {
+		if x, ok := x.Part.(*BackupStoreResponse_End); ok {
+			return x.End
+		}
+	}
+	return nil
+}
+
+type isBackupStoreResponse_Part interface {
+	isBackupStoreResponse_Part()
+}
+
+type BackupStoreResponse_Data struct {
+	// Bytes that follow those before.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type BackupStoreResponse_End struct {
+	// Nothing follows: the copy is complete.
+	End *BackupEnd `protobuf:"bytes,2,opt,name=end,proto3,oneof"`
+}
+
+func (*BackupStoreResponse_Data) isBackupStoreResponse_Part() {}
+
+func (*BackupStoreResponse_End) isBackupStoreResponse_Part() {}
+
+// BackupEnd is what a complete copy has.
+type BackupEnd struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Size of the copy in bytes.
+	SizeBytes uint64 `protobuf:"varint,1,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// CRC-32C (Castagnoli) of the copy.
+	Crc32C        uint32 `protobuf:"varint,2,opt,name=crc32c,proto3" json:"crc32c,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupEnd) Reset() {
+	*x = BackupEnd{}
+	mi := &file_reprieve_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupEnd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupEnd) ProtoMessage() {}
+
+func (x *BackupEnd) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupEnd.ProtoReflect.Descriptor instead.
+func (*BackupEnd) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *BackupEnd) GetSizeBytes() uint64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *BackupEnd) GetCrc32C() uint32 {
+	if x != nil {
+		return x.Crc32C
+	}
+	return 0
+}
+
 var File_reprieve_v1_admin_proto protoreflect.FileDescriptor
 
 const file_reprieve_v1_admin_proto_rawDesc = "" +
@@ -1448,7 +1627,16 @@ const file_reprieve_v1_admin_proto_rawDesc = "" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12!\n" +
 	"\aconfirm\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x18?R\aconfirm:\x82\x01\xbaH\x7f\x1a}\n" +
 	"\x0eforget.confirm\x12Mconfirm must repeat the cluster's name: all its waits and history are removed\x1a\x1cthis.confirm == this.cluster\"\x17\n" +
-	"\x15ForgetClusterResponse2\xa2\a\n" +
+	"\x15ForgetClusterResponse\"\x14\n" +
+	"\x12BackupStoreRequest\"_\n" +
+	"\x13BackupStoreResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x12*\n" +
+	"\x03end\x18\x02 \x01(\v2\x16.reprieve.v1.BackupEndH\x00R\x03endB\x06\n" +
+	"\x04part\"B\n" +
+	"\tBackupEnd\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x01 \x01(\x04R\tsizeBytes\x12\x16\n" +
+	"\x06crc32c\x18\x02 \x01(\rR\x06crc32c2\xf6\a\n" +
 	"\fAdminService\x12Y\n" +
 	"\x0ePauseEvictions\x12\".reprieve.v1.PauseEvictionsRequest\x1a#.reprieve.v1.PauseEvictionsResponse\x12\\\n" +
 	"\x0fResumeEvictions\x12#.reprieve.v1.ResumeEvictionsRequest\x1a$.reprieve.v1.ResumeEvictionsResponse\x12J\n" +
@@ -1459,7 +1647,8 @@ const file_reprieve_v1_admin_proto_rawDesc = "" +
 	"\x14ListBlastRadiusTrips\x12(.reprieve.v1.ListBlastRadiusTripsRequest\x1a).reprieve.v1.ListBlastRadiusTripsResponse\x12e\n" +
 	"\x12ReleaseBlastRadius\x12&.reprieve.v1.ReleaseBlastRadiusRequest\x1a'.reprieve.v1.ReleaseBlastRadiusResponse\x12b\n" +
 	"\x11RejectBlastRadius\x12%.reprieve.v1.RejectBlastRadiusRequest\x1a&.reprieve.v1.RejectBlastRadiusResponse\x12V\n" +
-	"\rForgetCluster\x12!.reprieve.v1.ForgetClusterRequest\x1a\".reprieve.v1.ForgetClusterResponseB?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
+	"\rForgetCluster\x12!.reprieve.v1.ForgetClusterRequest\x1a\".reprieve.v1.ForgetClusterResponse\x12R\n" +
+	"\vBackupStore\x12\x1f.reprieve.v1.BackupStoreRequest\x1a .reprieve.v1.BackupStoreResponse0\x01B?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
 var (
 	file_reprieve_v1_admin_proto_rawDescOnce sync.Once
@@ -1473,7 +1662,7 @@ func file_reprieve_v1_admin_proto_rawDescGZIP() []byte {
 	return file_reprieve_v1_admin_proto_rawDescData
 }
 
-var file_reprieve_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_reprieve_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_reprieve_v1_admin_proto_goTypes = []any{
 	(*PauseEvictionsRequest)(nil),        // 0: reprieve.v1.PauseEvictionsRequest
 	(*PauseEvictionsResponse)(nil),       // 1: reprieve.v1.PauseEvictionsResponse
@@ -1496,56 +1685,62 @@ var file_reprieve_v1_admin_proto_goTypes = []any{
 	(*RejectBlastRadiusResponse)(nil),    // 18: reprieve.v1.RejectBlastRadiusResponse
 	(*ForgetClusterRequest)(nil),         // 19: reprieve.v1.ForgetClusterRequest
 	(*ForgetClusterResponse)(nil),        // 20: reprieve.v1.ForgetClusterResponse
-	(*timestamppb.Timestamp)(nil),        // 21: google.protobuf.Timestamp
-	(*Pause)(nil),                        // 22: reprieve.v1.Pause
-	(*ClusterPolicy)(nil),                // 23: reprieve.v1.ClusterPolicy
-	(*fieldmaskpb.FieldMask)(nil),        // 24: google.protobuf.FieldMask
-	(*PodRef)(nil),                       // 25: reprieve.v1.PodRef
-	(*Reprieve)(nil),                     // 26: reprieve.v1.Reprieve
+	(*BackupStoreRequest)(nil),           // 21: reprieve.v1.BackupStoreRequest
+	(*BackupStoreResponse)(nil),          // 22: reprieve.v1.BackupStoreResponse
+	(*BackupEnd)(nil),                    // 23: reprieve.v1.BackupEnd
+	(*timestamppb.Timestamp)(nil),        // 24: google.protobuf.Timestamp
+	(*Pause)(nil),                        // 25: reprieve.v1.Pause
+	(*ClusterPolicy)(nil),                // 26: reprieve.v1.ClusterPolicy
+	(*fieldmaskpb.FieldMask)(nil),        // 27: google.protobuf.FieldMask
+	(*PodRef)(nil),                       // 28: reprieve.v1.PodRef
+	(*Reprieve)(nil),                     // 29: reprieve.v1.Reprieve
 }
 var file_reprieve_v1_admin_proto_depIdxs = []int32{
-	21, // 0: reprieve.v1.PauseEvictionsRequest.end_time:type_name -> google.protobuf.Timestamp
-	22, // 1: reprieve.v1.PauseEvictionsResponse.pause:type_name -> reprieve.v1.Pause
-	23, // 2: reprieve.v1.GetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
-	23, // 3: reprieve.v1.GetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
-	23, // 4: reprieve.v1.SetPolicyRequest.policy:type_name -> reprieve.v1.ClusterPolicy
-	24, // 5: reprieve.v1.SetPolicyRequest.update_mask:type_name -> google.protobuf.FieldMask
-	23, // 6: reprieve.v1.SetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
-	23, // 7: reprieve.v1.SetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
-	25, // 8: reprieve.v1.GrantReprieveRequest.pod:type_name -> reprieve.v1.PodRef
-	21, // 9: reprieve.v1.GrantReprieveRequest.end_time:type_name -> google.protobuf.Timestamp
-	26, // 10: reprieve.v1.GrantReprieveResponse.reprieve:type_name -> reprieve.v1.Reprieve
-	25, // 11: reprieve.v1.RevokeReprieveRequest.pod:type_name -> reprieve.v1.PodRef
-	21, // 12: reprieve.v1.BlastRadiusTrip.trip_time:type_name -> google.protobuf.Timestamp
-	21, // 13: reprieve.v1.BlastRadiusTrip.reject_time:type_name -> google.protobuf.Timestamp
+	24, // 0: reprieve.v1.PauseEvictionsRequest.end_time:type_name -> google.protobuf.Timestamp
+	25, // 1: reprieve.v1.PauseEvictionsResponse.pause:type_name -> reprieve.v1.Pause
+	26, // 2: reprieve.v1.GetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
+	26, // 3: reprieve.v1.GetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
+	26, // 4: reprieve.v1.SetPolicyRequest.policy:type_name -> reprieve.v1.ClusterPolicy
+	27, // 5: reprieve.v1.SetPolicyRequest.update_mask:type_name -> google.protobuf.FieldMask
+	26, // 6: reprieve.v1.SetPolicyResponse.policy:type_name -> reprieve.v1.ClusterPolicy
+	26, // 7: reprieve.v1.SetPolicyResponse.stored:type_name -> reprieve.v1.ClusterPolicy
+	28, // 8: reprieve.v1.GrantReprieveRequest.pod:type_name -> reprieve.v1.PodRef
+	24, // 9: reprieve.v1.GrantReprieveRequest.end_time:type_name -> google.protobuf.Timestamp
+	29, // 10: reprieve.v1.GrantReprieveResponse.reprieve:type_name -> reprieve.v1.Reprieve
+	28, // 11: reprieve.v1.RevokeReprieveRequest.pod:type_name -> reprieve.v1.PodRef
+	24, // 12: reprieve.v1.BlastRadiusTrip.trip_time:type_name -> google.protobuf.Timestamp
+	24, // 13: reprieve.v1.BlastRadiusTrip.reject_time:type_name -> google.protobuf.Timestamp
 	12, // 14: reprieve.v1.ListBlastRadiusTripsResponse.trips:type_name -> reprieve.v1.BlastRadiusTrip
 	12, // 15: reprieve.v1.ReleaseBlastRadiusResponse.trips:type_name -> reprieve.v1.BlastRadiusTrip
 	12, // 16: reprieve.v1.RejectBlastRadiusResponse.trips:type_name -> reprieve.v1.BlastRadiusTrip
-	0,  // 17: reprieve.v1.AdminService.PauseEvictions:input_type -> reprieve.v1.PauseEvictionsRequest
-	2,  // 18: reprieve.v1.AdminService.ResumeEvictions:input_type -> reprieve.v1.ResumeEvictionsRequest
-	4,  // 19: reprieve.v1.AdminService.GetPolicy:input_type -> reprieve.v1.GetPolicyRequest
-	6,  // 20: reprieve.v1.AdminService.SetPolicy:input_type -> reprieve.v1.SetPolicyRequest
-	8,  // 21: reprieve.v1.AdminService.GrantReprieve:input_type -> reprieve.v1.GrantReprieveRequest
-	10, // 22: reprieve.v1.AdminService.RevokeReprieve:input_type -> reprieve.v1.RevokeReprieveRequest
-	13, // 23: reprieve.v1.AdminService.ListBlastRadiusTrips:input_type -> reprieve.v1.ListBlastRadiusTripsRequest
-	15, // 24: reprieve.v1.AdminService.ReleaseBlastRadius:input_type -> reprieve.v1.ReleaseBlastRadiusRequest
-	17, // 25: reprieve.v1.AdminService.RejectBlastRadius:input_type -> reprieve.v1.RejectBlastRadiusRequest
-	19, // 26: reprieve.v1.AdminService.ForgetCluster:input_type -> reprieve.v1.ForgetClusterRequest
-	1,  // 27: reprieve.v1.AdminService.PauseEvictions:output_type -> reprieve.v1.PauseEvictionsResponse
-	3,  // 28: reprieve.v1.AdminService.ResumeEvictions:output_type -> reprieve.v1.ResumeEvictionsResponse
-	5,  // 29: reprieve.v1.AdminService.GetPolicy:output_type -> reprieve.v1.GetPolicyResponse
-	7,  // 30: reprieve.v1.AdminService.SetPolicy:output_type -> reprieve.v1.SetPolicyResponse
-	9,  // 31: reprieve.v1.AdminService.GrantReprieve:output_type -> reprieve.v1.GrantReprieveResponse
-	11, // 32: reprieve.v1.AdminService.RevokeReprieve:output_type -> reprieve.v1.RevokeReprieveResponse
-	14, // 33: reprieve.v1.AdminService.ListBlastRadiusTrips:output_type -> reprieve.v1.ListBlastRadiusTripsResponse
-	16, // 34: reprieve.v1.AdminService.ReleaseBlastRadius:output_type -> reprieve.v1.ReleaseBlastRadiusResponse
-	18, // 35: reprieve.v1.AdminService.RejectBlastRadius:output_type -> reprieve.v1.RejectBlastRadiusResponse
-	20, // 36: reprieve.v1.AdminService.ForgetCluster:output_type -> reprieve.v1.ForgetClusterResponse
-	27, // [27:37] is the sub-list for method output_type
-	17, // [17:27] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	23, // 17: reprieve.v1.BackupStoreResponse.end:type_name -> reprieve.v1.BackupEnd
+	0,  // 18: reprieve.v1.AdminService.PauseEvictions:input_type -> reprieve.v1.PauseEvictionsRequest
+	2,  // 19: reprieve.v1.AdminService.ResumeEvictions:input_type -> reprieve.v1.ResumeEvictionsRequest
+	4,  // 20: reprieve.v1.AdminService.GetPolicy:input_type -> reprieve.v1.GetPolicyRequest
+	6,  // 21: reprieve.v1.AdminService.SetPolicy:input_type -> reprieve.v1.SetPolicyRequest
+	8,  // 22: reprieve.v1.AdminService.GrantReprieve:input_type -> reprieve.v1.GrantReprieveRequest
+	10, // 23: reprieve.v1.AdminService.RevokeReprieve:input_type -> reprieve.v1.RevokeReprieveRequest
+	13, // 24: reprieve.v1.AdminService.ListBlastRadiusTrips:input_type -> reprieve.v1.ListBlastRadiusTripsRequest
+	15, // 25: reprieve.v1.AdminService.ReleaseBlastRadius:input_type -> reprieve.v1.ReleaseBlastRadiusRequest
+	17, // 26: reprieve.v1.AdminService.RejectBlastRadius:input_type -> reprieve.v1.RejectBlastRadiusRequest
+	19, // 27: reprieve.v1.AdminService.ForgetCluster:input_type -> reprieve.v1.ForgetClusterRequest
+	21, // 28: reprieve.v1.AdminService.BackupStore:input_type -> reprieve.v1.BackupStoreRequest
+	1,  // 29: reprieve.v1.AdminService.PauseEvictions:output_type -> reprieve.v1.PauseEvictionsResponse
+	3,  // 30: reprieve.v1.AdminService.ResumeEvictions:output_type -> reprieve.v1.ResumeEvictionsResponse
+	5,  // 31: reprieve.v1.AdminService.GetPolicy:output_type -> reprieve.v1.GetPolicyResponse
+	7,  // 32: reprieve.v1.AdminService.SetPolicy:output_type -> reprieve.v1.SetPolicyResponse
+	9,  // 33: reprieve.v1.AdminService.GrantReprieve:output_type -> reprieve.v1.GrantReprieveResponse
+	11, // 34: reprieve.v1.AdminService.RevokeReprieve:output_type -> reprieve.v1.RevokeReprieveResponse
+	14, // 35: reprieve.v1.AdminService.ListBlastRadiusTrips:output_type -> reprieve.v1.ListBlastRadiusTripsResponse
+	16, // 36: reprieve.v1.AdminService.ReleaseBlastRadius:output_type -> reprieve.v1.ReleaseBlastRadiusResponse
+	18, // 37: reprieve.v1.AdminService.RejectBlastRadius:output_type -> reprieve.v1.RejectBlastRadiusResponse
+	20, // 38: reprieve.v1.AdminService.ForgetCluster:output_type -> reprieve.v1.ForgetClusterResponse
+	22, // 39: reprieve.v1.AdminService.BackupStore:output_type -> reprieve.v1.BackupStoreResponse
+	29, // [29:40] is the sub-list for method output_type
+	18, // [18:29] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_admin_proto_init() }
@@ -1554,13 +1749,17 @@ func file_reprieve_v1_admin_proto_init() {
 		return
 	}
 	file_reprieve_v1_types_proto_init()
+	file_reprieve_v1_admin_proto_msgTypes[22].OneofWrappers = []any{
+		(*BackupStoreResponse_Data)(nil),
+		(*BackupStoreResponse_End)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_admin_proto_rawDesc), len(file_reprieve_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   21,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

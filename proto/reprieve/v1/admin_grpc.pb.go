@@ -29,6 +29,7 @@ const (
 	AdminService_ReleaseBlastRadius_FullMethodName   = "/reprieve.v1.AdminService/ReleaseBlastRadius"
 	AdminService_RejectBlastRadius_FullMethodName    = "/reprieve.v1.AdminService/RejectBlastRadius"
 	AdminService_ForgetCluster_FullMethodName        = "/reprieve.v1.AdminService/ForgetCluster"
+	AdminService_BackupStore_FullMethodName          = "/reprieve.v1.AdminService/BackupStore"
 )
 
 // AdminServiceClient is the client API for AdminService service.
@@ -113,6 +114,16 @@ type AdminServiceClient interface {
 	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe; NOT_FOUND then means that it is forgotten.
 	ForgetCluster(ctx context.Context, in *ForgetClusterRequest, opts ...grpc.CallOption) (*ForgetClusterResponse, error)
+	// BackupStore sends a copy of the data file as it is at one instant: a data file
+	// itself. It needs the role operator for all clusters, since it has the records
+	// of all. Decisions and commits go on meanwhile. The copy is made in the data
+	// folder first and needs room there; one is made at a time.
+	//
+	// Codes: UNAUTHENTICATED, PERMISSION_DENIED, FAILED_PRECONDITION (the
+	// store cannot be copied, or its disk lacks room), UNAVAILABLE.
+	// Retry: safe, from the beginning. What came without the last message, which
+	// has the size and the checksum, is no backup.
+	BackupStore(ctx context.Context, in *BackupStoreRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupStoreResponse], error)
 }
 
 type adminServiceClient struct {
@@ -223,6 +234,25 @@ func (c *adminServiceClient) ForgetCluster(ctx context.Context, in *ForgetCluste
 	return out, nil
 }
 
+func (c *adminServiceClient) BackupStore(ctx context.Context, in *BackupStoreRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupStoreResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdminService_ServiceDesc.Streams[0], AdminService_BackupStore_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BackupStoreRequest, BackupStoreResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_BackupStoreClient = grpc.ServerStreamingClient[BackupStoreResponse]
+
 // AdminServiceServer is the server API for AdminService service.
 // All implementations must embed UnimplementedAdminServiceServer
 // for forward compatibility.
@@ -305,6 +335,16 @@ type AdminServiceServer interface {
 	// PERMISSION_DENIED, UNAVAILABLE.
 	// Retry: safe; NOT_FOUND then means that it is forgotten.
 	ForgetCluster(context.Context, *ForgetClusterRequest) (*ForgetClusterResponse, error)
+	// BackupStore sends a copy of the data file as it is at one instant: a data file
+	// itself. It needs the role operator for all clusters, since it has the records
+	// of all. Decisions and commits go on meanwhile. The copy is made in the data
+	// folder first and needs room there; one is made at a time.
+	//
+	// Codes: UNAUTHENTICATED, PERMISSION_DENIED, FAILED_PRECONDITION (the
+	// store cannot be copied, or its disk lacks room), UNAVAILABLE.
+	// Retry: safe, from the beginning. What came without the last message, which
+	// has the size and the checksum, is no backup.
+	BackupStore(*BackupStoreRequest, grpc.ServerStreamingServer[BackupStoreResponse]) error
 	mustEmbedUnimplementedAdminServiceServer()
 }
 
@@ -344,6 +384,9 @@ func (UnimplementedAdminServiceServer) RejectBlastRadius(context.Context, *Rejec
 }
 func (UnimplementedAdminServiceServer) ForgetCluster(context.Context, *ForgetClusterRequest) (*ForgetClusterResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ForgetCluster not implemented")
+}
+func (UnimplementedAdminServiceServer) BackupStore(*BackupStoreRequest, grpc.ServerStreamingServer[BackupStoreResponse]) error {
+	return status.Error(codes.Unimplemented, "method BackupStore not implemented")
 }
 func (UnimplementedAdminServiceServer) mustEmbedUnimplementedAdminServiceServer() {}
 func (UnimplementedAdminServiceServer) testEmbeddedByValue()                      {}
@@ -546,6 +589,17 @@ func _AdminService_ForgetCluster_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_BackupStore_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(BackupStoreRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdminServiceServer).BackupStore(m, &grpc.GenericServerStream[BackupStoreRequest, BackupStoreResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdminService_BackupStoreServer = grpc.ServerStreamingServer[BackupStoreResponse]
+
 // AdminService_ServiceDesc is the grpc.ServiceDesc for AdminService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -594,6 +648,12 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdminService_ForgetCluster_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "BackupStore",
+			Handler:       _AdminService_BackupStore_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "reprieve/v1/admin.proto",
 }
