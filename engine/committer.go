@@ -81,19 +81,29 @@ func (w *committer) run(ctx context.Context) error {
 func (w *committer) provenFor() time.Duration { return w.lastGood.Sub(w.firstGood) }
 
 func (w *committer) enqueue(msgs []pending) (spare []pending) {
+	var q *commitQueue
 	for i := range msgs {
 		name := msgs[i].change.Cluster
-		q := w.queues[name]
-		if q == nil {
-			q = &commitQueue{}
-			w.queues[name] = q
-			w.order = append(w.order, q)
+		// Messages come in runs of one cluster.
+		if q == nil || name != msgs[i-1].change.Cluster {
+			q = w.queue(name)
 		}
 		q.items = append(q.items, msgs[i])
 	}
 	w.waiting += len(msgs)
 	clear(msgs)
 	return msgs
+}
+
+// queue returns the queue of a cluster, made if it has none.
+func (w *committer) queue(name string) *commitQueue {
+	q := w.queues[name]
+	if q == nil {
+		q = &commitQueue{}
+		w.queues[name] = q
+		w.order = append(w.order, q)
+	}
+	return q
 }
 
 // next takes up to maxBatchChanges, going round the clusters.

@@ -227,7 +227,7 @@ var exemptStanding = map[Exemption]Standing{
 // writeObserved writes a closed record of a deletion for which no eviction is open.
 func (s *shard) writeObserved(sc *shardCluster, p *pod, m *lateMark, cause Cause) {
 	seen := m.seen
-	e := &eviction{pod: p, due: m.due, cause: cause, openedAt: s.now, state: StateClosed, pending: 1, rest: &evictionRest{observed: &seen}}
+	e := &eviction{pod: p, due: m.due, cause: &cause, openedAt: s.now, state: StateClosed, pending: 1, rest: &evictionRest{observed: &seen}}
 	r := e.record(sc.name)
 	r.ClosedAt, r.CloseReason = s.now, ClosePodDeleted
 	s.out = append(s.out, pending{change: Change{Kind: ChangeCloseEviction, Cluster: sc.name, Eviction: r}, shard: s, ev: e})

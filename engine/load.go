@@ -86,6 +86,7 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	cl.uids[p.uid], cl.names[podName{p.namespace, p.name}] = p, p
 	e := &eviction{pod: p}
 	e.restore(r)
+	e.cause = s.share(&r.Cause)
 	p.ev = e
 	sc.count(e, 1)
 	if e.state != StateWaiting {

@@ -129,6 +129,7 @@ func (s *tolerationSet) tolerations() []corev1.Toleration {
 
 func tolerationKey(list []corev1.Toleration) string {
 	var b strings.Builder
+	b.Grow(64 * len(list))
 	for i := range list {
 		t := &list[i]
 		for _, f := range [...]string{t.Key, string(t.Operator), t.Value, string(t.Effect)} {
@@ -150,7 +151,8 @@ type eviction struct {
 	pod   *pod
 	seqNo atomic.Uint64
 	due   time.Time
-	cause Cause
+	// cause never changes: evictions of the same cause share one. It is never nil.
+	cause *Cause
 	// wake is the instant in the timer heap, place its index there plus one.
 	wake  time.Time
 	place int32
@@ -236,7 +238,7 @@ func (e *eviction) record(cluster string) *EvictionRecord {
 	p := e.pod
 	r := &EvictionRecord{
 		Cluster: cluster, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName,
-		State: e.state, Hold: e.hold, HoldUntil: e.holdUntil, BoundAt: p.boundAt, Due: e.due, Cause: e.cause,
+		State: e.state, Hold: e.hold, HoldUntil: e.holdUntil, BoundAt: p.boundAt, Due: e.due, Cause: *e.cause,
 		Attempts: e.attempts, NoAnswers: e.noAnswers, OpenedAt: e.openedAt, Revision: e.revision,
 	}
 	r.NodeUID = p.node.uid
@@ -256,7 +258,7 @@ func (e *eviction) record(cluster string) *EvictionRecord {
 // restore fills an eviction from what the store had.
 func (e *eviction) restore(r *EvictionRecord) {
 	e.seqNo.Store(r.Seq)
-	e.due, e.cause, e.state = r.Due, r.Cause, r.State
+	e.due, e.state = r.Due, r.State
 	if e.state == StateDue {
 		e.state = StateWaiting
 	}

@@ -25,6 +25,7 @@ type shard struct {
 	out      []pending // changes of this round
 	now      time.Time // engine time of the message being handled
 	steps    []Step    // room for decisions
+	shared   *Cause    // the last that an eviction was given
 }
 
 // shardCluster is a shard's part of a cluster.

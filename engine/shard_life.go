@@ -122,13 +122,23 @@ func (s *shard) open(sc *shardCluster, p *pod, due time.Time, cause Cause) {
 
 // opened is a new eviction that is not on its way to the disk yet.
 func (s *shard) opened(sc *shardCluster, p *pod, due time.Time, cause Cause) *eviction {
-	e := &eviction{pod: p, due: due, cause: cause, openedAt: s.now}
+	e := &eviction{pod: p, due: due, cause: s.share(&cause), openedAt: s.now}
 	p.ev = e
 	if nb := sc.loopBackOff(p, &cause); nb.After(s.now) {
 		e.more().notBefore = nb
 	}
 	sc.set(e, StateWaiting, HoldNone, time.Time{})
 	return e
+}
+
+// share returns a cause as it is to be kept. The pods of a node mostly follow one
+// another with the same.
+func (s *shard) share(c *Cause) *Cause {
+	if s.shared == nil || *s.shared != *c {
+		kept := *c
+		s.shared = &kept
+	}
+	return s.shared
 }
 
 // revise applies a new decision to an open eviction.
@@ -198,7 +208,7 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	if m := e.more(); m.firstDue.IsZero() && !e.due.Equal(d.Due) {
 		m.firstDue = e.due
 	}
-	e.due, e.cause = d.Due, cause
+	e.due, e.cause = d.Due, s.share(&cause)
 	sc.reindex(e)
 	if d.Due.After(s.now) && e.state == StateDue {
 		sc.set(e, StateWaiting, HoldNone, time.Time{})
@@ -334,7 +344,7 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 		return
 	}
 	if sc.conf.policy.Mode != ModeEnforce {
-		e.pod.more().would = wouldEvict{due: e.due, cause: causeKey(&e.cause)}
+		e.pod.more().would = wouldEvict{due: e.due, cause: causeKey(e.cause)}
 		s.close(sc, e, CloseWouldEvict, CancelUnspecified)
 		// Its requests have had their answer; a taint may still be to come.
 		s.decide(sc, e.pod)
