@@ -347,7 +347,7 @@ func TestAllClustersListAgain(t *testing.T) {
 	report := lateness(t, h.of(good))
 	peak, after := l.rss("VmHWM"), l.rss("VmRSS")
 	cancel()
-	eventually(t, time.Minute, "goroutines are gone with their streams", func() bool { return p.metric(t, "go_goroutines") <= loaded+30 })
+	eventually(t, time.Minute, fmt.Sprintf("goroutines are gone with their streams: %d loaded, %d fed, and now %d", loaded, synced, p.metric(t, "go_goroutines")), func() bool { return p.metric(t, "go_goroutines") <= loaded+30 })
 	t.Logf("%d clusters of %d pods: all listed in %s, again after SIGKILL in %s; resident %d MiB with nothing, %d MiB before the kill, at most %d MiB and then %d MiB after it; goroutines %d with nothing, %d before, %d after the restart, %d fed again, %d when all had gone; beside a feed that reads nothing and an executor that answers nothing: %s",
 		fleetClusters, fleetNodes*fleetPods, first.Round(time.Millisecond), again.Round(time.Millisecond), empty>>10, before>>10, peak>>10, after>>10,
 		idle, busy, loaded, synced, p.metric(t, "go_goroutines"), report)

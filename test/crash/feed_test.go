@@ -158,7 +158,8 @@ func (f *feeder) receive() {
 		}
 		for {
 			s := <-f.ends
-			if s.end {
+			// The end of a list that was dropped as well is passed without having been acknowledged itself.
+			if s.end && ack.GetSynced() && s.seq == ack.GetSequence() {
 				dropped = false
 			}
 			if s.change > 0 && !dropped {

@@ -247,14 +247,14 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 		case v.leaves && e == nil:
 			j.violation("I2: the wait of %s (%+v, settled %s ago) is not there after a restart; closed are %v", uid, j.w.pods[uid], now.Sub(v.settled), j.closed(ctx, l, uid))
 		case v.leaves && e.GetDelivery() == nil:
-			if e.GetLastOutcome() != reprievev1.Outcome_OUTCOME_RECALLED {
+			if !awaitsList(e) {
 				// One that was recalled in a gap waits for the list that tells its due instant anew.
 				j.due(uid, v, e.GetDueTime().AsTime())
 			}
 			if e.GetAttempts() == 0 && e.GetLastOutcome() == 0 && e.GetBackOffUntil() == nil && e.GetDueTime().AsTime().Before(now) {
 				early[uid] = e.GetDueTime().AsTime()
 			}
-		case !v.leaves && e != nil && e.GetDelivery() == nil && e.GetState() != reprievev1.EvictionState_EVICTION_STATE_CONFIRMING:
+		case !v.leaves && e != nil && e.GetDelivery() == nil && !awaitsList(e) && e.GetState() != reprievev1.EvictionState_EVICTION_STATE_CONFIRMING:
 			j.violation("I2: an eviction of %s is open after a restart, which was cancelled before it: %v", uid, e)
 		}
 	}
@@ -269,6 +269,12 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 			j.violations = append(j.violations, fmt.Sprintf("I1: the delivery of %s, which was received, is not on disk: %v", uid, e))
 		}
 	}
+}
+
+// awaitsList reports whether an eviction may be one whose order was called back and that ended in a gap, by its answer
+// or by none: what wants the pod gone by now, the next list tells.
+func awaitsList(e *reprievev1.Eviction) bool {
+	return e.GetLastOutcome() == reprievev1.Outcome_OUTCOME_RECALLED || e.GetLastOutcome() == reprievev1.Outcome_OUTCOME_NO_ANSWER
 }
 
 // closed are a pod's closed evictions.

@@ -7,13 +7,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -229,56 +227,6 @@ func TestClockAheadAtARestart(t *testing.T) {
 	}})
 	s.pause(5 * time.Second)
 	s.finish()
-}
-
-// TestFullDisk has the file system of the data fill up and be cleared, by a tmpfs that only root can mount.
-func TestFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Log("not staged: a file system of its own needs root")
-		return
-	}
-	bin := build(t, moduleRoot(t))
-	for range *times {
-		s := newStage(t, bin, chosenSeed())
-		dir := filepath.Join(s.p.dir, "data")
-		s.down()
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=16m"); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
-		s.j = newJudge(t, s.w)
-		s.x.j = s.j
-		s.j.adopted()
-		s.up()
-		s.meet(staged{name: "disk full", how: "a tmpfs filled to the last byte while records grow, cleared after 5 s", do: fillDisk(dir)})
-		s.finish()
-	}
-}
-
-func fillDisk(dir string) func(*stage) {
-	return func(s *stage) {
-		ballast, err := os.Create(filepath.Join(dir, "ballast"))
-		if err != nil {
-			s.t.Fatal(err)
-		}
-		chunk := make([]byte, 4096)
-		for err == nil {
-			_, err = ballast.Write(chunk)
-		}
-		_ = ballast.Close()
-		s.w.mu.Lock()
-		for i := range 5000 {
-			s.w.put(fmt.Sprintf("bulk-%d", i), 1)
-		}
-		s.w.mu.Unlock()
-		s.pause(5 * time.Second)
-		if s.p.metric(s.t, "reprieve_serving") != 0 {
-			s.j.violation("the disk is full and the service serves")
-		}
-		if err := os.Remove(ballast.Name()); err != nil {
-			s.t.Fatal(err)
-		}
-	}
 }
 
 // TestSoak stages faults at random for -minutes.
