@@ -188,7 +188,7 @@ func (w *world) step() {
 			w.remove(p.uid, true)
 		}
 	case 3:
-		if p := w.any(); p != nil && p.wait != never && !strings.HasPrefix(p.name, probePrefix) {
+		if p := w.any(); p != nil && p.wait != never {
 			p.wait = w.rng.IntN(5)
 			p.version++
 			p.told, p.settled = w.emit(w.upsert(p)), time.Time{}
@@ -196,10 +196,12 @@ func (w *world) step() {
 	}
 }
 
-// any is some pod.
+// any is some pod, but no probe: one that another hand took away would never be seen to leave.
 func (w *world) any() *pod {
 	for _, p := range w.pods {
-		return p
+		if !strings.HasPrefix(p.name, probePrefix) {
+			return p
+		}
 	}
 	return nil
 }
