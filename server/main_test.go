@@ -15,7 +15,7 @@ import (
 )
 
 func boltFile(s StoreSettings) (engine.Store, error) {
-	return bolt.Open(bolt.Options{Path: s.Path, Damaged: s.Damaged, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
+	return bolt.Open(bolt.Options{Path: s.Path, Room: s.Room, Damaged: s.Damaged, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
 }
 
 // log is what a program writes, with a way to wait for a line.

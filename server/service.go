@@ -2,12 +2,14 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
@@ -27,6 +29,8 @@ import (
 // StoreSettings say which data file to open, and what to do about damage.
 type StoreSettings struct {
 	Path string
+	// Room is how many bytes its file system must have free; 0 asks for none.
+	Room uint64
 	// Damaged, which must not block, is told of records that reading finds damaged later.
 	Damaged func(where string, err error)
 	// SetAside returns the name for a file that is beyond help, which makes room
@@ -38,6 +42,10 @@ type StoreSettings struct {
 
 // OpenStore opens a data file.
 type OpenStore func(StoreSettings) (engine.Store, error)
+
+// roomAfterFull is what a disk that was full must have free before the service
+// goes on: the data file grows by 16 MiB at a time, and takes two such steps.
+const roomAfterFull = 32 << 20
 
 // handshakeTimeout bounds how long a client may take to connect.
 const handshakeTimeout = 10 * time.Second
@@ -128,6 +136,9 @@ func (s *Service) open(context.Context) (engine.Store, error) {
 			s.deps.Logger.Error("the data file was beyond help and is set aside; the service begins anew: every cluster is adopted again, and pauses, reprieves and stored policies are gone",
 				"file", to, "error", why)
 		},
+	}
+	if last := s.unhealthy.Load(); last != nil && errors.Is(*last, syscall.ENOSPC) {
+		settings.Room = roomAfterFull
 	}
 	if s.conf.Store.OnDamage == onDamageSetAside {
 		settings.SetAside = func(path string) string {

@@ -44,6 +44,10 @@ type Options struct {
 	// and left out. It may be called by several goroutines and must not block.
 	// What a load finds goes to the visitor instead.
 	Damaged func(where string, err error)
+	// Room is how many bytes the file system must have free, for a file whose
+	// disk was full: with less, small commits work, larger ones do not, and the
+	// file would be given up and opened all the time. Zero asks for none.
+	Room uint64
 	// CheckCommand, if set, is the program, with the arguments before the file,
 	// that checks a file that was not closed cleanly, in a process of its own: see
 	// [CheckInChild]. Without it such a file is opened as it is.
@@ -110,6 +114,9 @@ func isDamage(err error) bool { return errors.Is(err, store.ErrDamaged) }
 
 // open opens the data file as it is, or makes it.
 func open(o Options) (*Store, error) {
+	if err := checkRoom(o.Path, o.Room); err != nil {
+		return nil, err
+	}
 	size, err := prepare(o.Path)
 	if err != nil {
 		return nil, err
