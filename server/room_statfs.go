@@ -10,5 +10,5 @@ func room(dir string) (free uint64, known bool) {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return 0, false
 	}
-	return uint64(st.Bavail) * uint64(st.Bsize), true
+	return st.Bavail * uint64(st.Bsize), true
 }
