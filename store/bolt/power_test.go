@@ -354,7 +354,8 @@ func (rec *recording) cut(r *rand.Rand) int {
 	}
 }
 
-func (rec *recording) run(t *testing.T, seed uint64, images int) powerFigures {
+// run judges so many images, or as many as it takes to find enough faults.
+func (rec *recording) run(t *testing.T, seed uint64, images, enough int) powerFigures {
 	r := rand.New(rand.NewPCG(seed, 2))
 	dir := scratch(t)
 	var p powerFigures
@@ -372,6 +373,9 @@ func (rec *recording) run(t *testing.T, seed uint64, images int) powerFigures {
 		}
 		if err := rec.judge(t, filepath.Join(dir, fmt.Sprintf("image-%d.db", n)), f); err != nil {
 			p.faults = append(p.faults, fmt.Errorf("image %d (%s, %d writes lost, %d commits acknowledged): %w", n, f.how, f.lost, f.acked, err))
+			if len(p.faults) == enough {
+				break
+			}
 		}
 	}
 	return p
@@ -382,7 +386,7 @@ func (rec *recording) run(t *testing.T, seed uint64, images int) powerFigures {
 // wholly not, and bbolt finds no fault with the file.
 func TestPowerFailure(t *testing.T) {
 	rec := record(t, *powerSeed, 60)
-	p := rec.run(t, *powerSeed, *powerImages)
+	p := rec.run(t, *powerSeed, *powerImages, *powerImages)
 	t.Logf("%d commits, %d writes, %d syncs; %d images, %d of them different, %d with writes lost or torn; %d with a fault",
 		len(rec.states)-1, rec.writes, rec.syncs, p.images, p.distinct, p.torn, len(p.faults))
 	for _, err := range p.faults {
@@ -403,7 +407,7 @@ func TestPowerFailureIsFound(t *testing.T) {
 		"after the meta page":  func(o diskOp) bool { return !o.beforeMeta },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := rec.without(gone).run(t, *powerSeed, max(60, *powerImages/20))
+			p := rec.without(gone).run(t, *powerSeed, max(60, *powerImages/20), max(2, *powerImages/100))
 			t.Logf("%d images, %d with a fault", p.images, len(p.faults))
 			if len(p.faults) == 0 {
 				t.Error("no loss was found")
