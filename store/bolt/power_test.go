@@ -407,7 +407,7 @@ func TestPowerFailureIsFound(t *testing.T) {
 		"after the meta page":  func(o diskOp) bool { return !o.beforeMeta },
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := rec.without(gone).run(t, *powerSeed, max(60, *powerImages/20), max(2, *powerImages/100))
+			p := rec.without(gone).run(t, *powerSeed, max(60, *powerImages/20), max(1, *powerImages/1000))
 			t.Logf("%d images, %d with a fault", p.images, len(p.faults))
 			if len(p.faults) == 0 {
 				t.Error("no loss was found")
