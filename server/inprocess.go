@@ -93,7 +93,7 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 
 // serve answers the agent's calls until stop.
 func (a *inProcess) serve() error {
-	if err := a.grpc.Serve(a.lis); err != nil {
+	if err := a.grpc.Serve(a.lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve the agent in this process: %w", err)
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 
 	"github.com/reprieve-dev/reprieve/internal/buildinfo"
 )
@@ -109,7 +110,8 @@ func (s *Service) startError(err error) error {
 
 // Serve answers calls on lis until Stop.
 func (s *Service) Serve(lis net.Listener) error {
-	if err := s.grpc.Serve(lis); err != nil {
+	// A stop may come before it has begun.
+	if err := s.grpc.Serve(lis); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 		return fmt.Errorf("serve gRPC: %w", err)
 	}
 	return nil

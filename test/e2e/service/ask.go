@@ -135,8 +135,9 @@ func (s *Service) SetPolicy(cluster string, policy *reprievev1.ClusterPolicy) {
 // Enforce lets a cluster's due evictions be sent, as fast as its executor takes them.
 func (s *Service) Enforce(cluster string) {
 	s.t.Helper()
-	unlimited := true
-	s.SetPolicy(cluster, &reprievev1.ClusterPolicy{Mode: reprievev1.Mode_MODE_ENFORCE.Enum(), UnlimitedRate: &unlimited})
+	on := true
+	// These tests taint many nodes at once, which the blast radius is there to hold.
+	s.SetPolicy(cluster, &reprievev1.ClusterPolicy{Mode: reprievev1.Mode_MODE_ENFORCE.Enum(), UnlimitedRate: &on, DisableBlastRadius: &on})
 }
 
 // CLI runs the command line as an operator and returns what it prints. It fails the test if that exits with anything
