@@ -77,8 +77,29 @@ func Check(ctx context.Context, path string) (*Report, error) {
 	if err != nil {
 		return r.orDamaged(err)
 	}
-	err = guard(path, func() error { return db.View(func(tx *bbolt.Tx) error { return r.read(ctx, tx) }) })
+	// The lock on the file is kept while a copy of it is checked.
+	at, done, err := checkable(path, int64(db.Info().PageSize))
+	switch {
+	case err != nil:
+	case at == path:
+		err = r.walk(ctx, db)
+	default:
+		err = errors.Join(r.checkCopy(ctx, at, info.Size()), done())
+	}
 	return r.orDamaged(errors.Join(err, db.Close()))
+}
+
+// checkCopy reads a copy of the file.
+func (r *Report) checkCopy(ctx context.Context, at string, size int64) error {
+	db, err := openFile(Options{Path: at, LockTimeout: DefaultLockTimeout}, size, true)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.walk(ctx, db), db.Close())
+}
+
+func (r *Report) walk(ctx context.Context, db *bbolt.DB) error {
+	return guard(r.Path, func() error { return db.View(func(tx *bbolt.Tx) error { return r.read(ctx, tx) }) })
 }
 
 // orDamaged puts an error that tells of damage into the report.
