@@ -84,18 +84,19 @@ func Check(ctx context.Context, path string) (*Report, error) {
 	case at == path:
 		err = r.walk(ctx, db)
 	default:
-		err = errors.Join(r.checkCopy(ctx, at, info.Size()), done())
+		err = r.checkCopy(ctx, at, done)
 	}
 	return r.orDamaged(errors.Join(err, db.Close()))
 }
 
-// checkCopy reads a copy of the file.
-func (r *Report) checkCopy(ctx context.Context, at string, size int64) error {
-	db, err := openFile(Options{Path: at, LockTimeout: DefaultLockTimeout}, size, true)
+// checkCopy reads a copy of the file. The copy loses its name as soon as it is
+// open, so that nothing is left behind if a page ends the process.
+func (r *Report) checkCopy(ctx context.Context, at string, done func() error) error {
+	db, err := openFile(Options{Path: at, LockTimeout: DefaultLockTimeout}, r.SizeBytes, true)
 	if err != nil {
-		return err
+		return errors.Join(err, done())
 	}
-	return errors.Join(r.walk(ctx, db), db.Close())
+	return errors.Join(done(), r.walk(ctx, db), db.Close())
 }
 
 func (r *Report) walk(ctx context.Context, db *bbolt.DB) error {
