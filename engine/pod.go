@@ -2,7 +2,6 @@ package engine
 
 import (
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -95,28 +94,31 @@ type tolerationSet struct {
 }
 
 // tolerationInterner hands out shared toleration lists. A shard owns it.
-type tolerationInterner map[string]*tolerationSet
+type tolerationInterner struct {
+	sets map[string]*tolerationSet
+	key  []byte // room for the key that is looked up
+}
 
-func (in tolerationInterner) get(list []corev1.Toleration) *tolerationSet {
+func (in *tolerationInterner) get(list []corev1.Toleration) *tolerationSet {
 	if len(list) == 0 {
 		return nil
 	}
-	key := tolerationKey(list)
-	set := in[key]
+	in.key = appendTolerations(in.key[:0], list)
+	set := in.sets[string(in.key)]
 	if set == nil {
-		set = &tolerationSet{key: key, list: list}
-		in[key] = set
+		set = &tolerationSet{key: string(in.key), list: list}
+		in.sets[set.key] = set
 	}
 	set.refs++
 	return set
 }
 
-func (in tolerationInterner) put(set *tolerationSet) {
+func (in *tolerationInterner) put(set *tolerationSet) {
 	if set == nil {
 		return
 	}
 	if set.refs--; set.refs == 0 {
-		delete(in, set.key)
+		delete(in.sets, set.key)
 	}
 }
 
@@ -127,22 +129,21 @@ func (s *tolerationSet) tolerations() []corev1.Toleration {
 	return s.list
 }
 
-func tolerationKey(list []corev1.Toleration) string {
-	var b strings.Builder
-	b.Grow(64 * len(list))
+// appendTolerations appends what tells lists of tolerations apart.
+func appendTolerations(b []byte, list []corev1.Toleration) []byte {
 	for i := range list {
 		t := &list[i]
 		for _, f := range [...]string{t.Key, string(t.Operator), t.Value, string(t.Effect)} {
-			b.WriteString(strconv.Itoa(len(f)))
-			b.WriteByte(':')
-			b.WriteString(f)
+			b = strconv.AppendInt(b, int64(len(f)), 10)
+			b = append(b, ':')
+			b = append(b, f...)
 		}
 		if t.TolerationSeconds != nil {
-			b.WriteString(strconv.FormatInt(*t.TolerationSeconds, 10))
+			b = strconv.AppendInt(b, *t.TolerationSeconds, 10)
 		}
-		b.WriteByte(';')
+		b = append(b, ';')
 	}
-	return b.String()
+	return b
 }
 
 // eviction is an open eviction. Its shard owns it; seqNo is set by the

@@ -73,7 +73,7 @@ type shardMsg struct {
 }
 
 func newShard(c *core, id int) *shard {
-	s := &shard{id: id, core: c, inbox: newMailbox[shardMsg](&c.activity), clusters: map[string]*shardCluster{}, interner: tolerationInterner{}}
+	s := &shard{id: id, core: c, inbox: newMailbox[shardMsg](&c.activity), clusters: map[string]*shardCluster{}, interner: tolerationInterner{sets: map[string]*tolerationSet{}}}
 	s.timer = c.clock.NewTimer(func() { s.inbox.put(shardMsg{wake: true}) })
 	return s
 }
