@@ -151,8 +151,13 @@ func (cl *cluster) policy() Policy { return cl.policyWith(cl.rec.Policy) }
 // etag names the state of the stored policy.
 func (cl *cluster) etag() string { return strconv.FormatUint(cl.rec.PolicyVersion, 10) }
 
-// record returns the change that writes the cluster's record as it is. mu is held.
+// record returns the change that writes the cluster's record as it is. A damaged
+// one stays as it is on disk, so that a restart finds the damage again: what an
+// operator had set is lost, and must not turn into defaults. mu is held.
 func (cl *cluster) record() Change {
+	if cl.damaged {
+		return Change{Cluster: cl.name}
+	}
 	r := cl.rec
 	r.Pauses, r.Blasts = slices.Clone(r.Pauses), slices.Clone(r.Blasts)
 	return Change{Kind: ChangePutCluster, Cluster: cl.name, Record: &r}

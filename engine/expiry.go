@@ -48,7 +48,7 @@ func (cl *cluster) expire() {
 	conf := *cl.conf
 	conf.pauses = slices.DeleteFunc(slices.Clone(conf.pauses), func(q Pause) bool { return q.over(now) })
 	var changes []Change
-	if len(conf.pauses) < len(cl.conf.pauses) && !cl.damaged {
+	if len(conf.pauses) < len(cl.conf.pauses) {
 		cl.rec.Pauses = conf.pauses
 		changes = append(changes, cl.record())
 	}

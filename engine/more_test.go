@@ -13,6 +13,7 @@ import (
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 	"github.com/reprieve-dev/reprieve/store/mem"
+	"github.com/reprieve-dev/reprieve/store/storetest"
 )
 
 func tol(key string, op corev1.TolerationOperator, value string, seconds int64) corev1.Toleration {
@@ -79,18 +80,67 @@ func TestSilentFeedIsLost(t *testing.T) {
 	}
 }
 
-// damaging is a store whose cluster records cannot be read.
-type damaging struct{ engine.Store }
-
-type damagingVisitor struct{ engine.Visitor }
-
-func (v damagingVisitor) Cluster(l engine.LoadedCluster) error {
-	v.Damaged("clusters/"+l.Record.Name+"/cluster", errors.New("checksum"))
-	return v.Visitor.Cluster(engine.LoadedCluster{Record: engine.ClusterRecord{Name: l.Record.Name}, LastSeq: l.LastSeq, Damaged: true})
+// rewriting is a store whose clusters are loaded as edit makes them.
+type rewriting struct {
+	engine.Store
+	edit func(*engine.LoadedCluster)
 }
 
-func (d damaging) Load(ctx context.Context, v engine.Visitor) error {
-	return d.Store.Load(ctx, damagingVisitor{v})
+type rewritingVisitor struct {
+	engine.Visitor
+	edit func(*engine.LoadedCluster)
+}
+
+func (v rewritingVisitor) Cluster(l engine.LoadedCluster) error {
+	v.edit(&l)
+	return v.Visitor.Cluster(l)
+}
+
+func (r rewriting) Load(ctx context.Context, v engine.Visitor) error {
+	return r.Store.Load(ctx, rewritingVisitor{v, r.edit})
+}
+
+// damaging opens a store whose cluster records cannot be read.
+func damaging(data *mem.Data) engine.StoreOpener {
+	return func(ctx context.Context) (engine.Store, error) {
+		s, err := data.Open(ctx)
+		return rewriting{s, func(l *engine.LoadedCluster) {
+			*l = engine.LoadedCluster{Record: engine.ClusterRecord{Name: l.Record.Name}, LastSeq: l.LastSeq, Damaged: true}
+		}}, err
+	}
+}
+
+// TestDamagedRecordStaysOnDisk: a feed goes on writing times into the record of
+// its cluster, but not over a damaged one, which a restart would then take for a
+// whole one with the operator's policy and pauses gone.
+func TestDamagedRecordStaysOnDisk(t *testing.T) {
+	data := mem.New()
+	first := newBench(t, data.Open)
+	first.list("a")
+	_, err := first.eng.Pause(t.Context(), cluster, engine.Pause{Reason: "stays"})
+	must(t, err)
+	first.eng.Stop(context.Background())
+	want := onDisk(t, data)
+	b := newBench(t, damaging(data))
+	b.list("a")
+	b.advance(5 * time.Second)
+	must(t, b.feed.Heartbeat(t.Context(), 4))
+	b.settle()
+	b.eng.Stop(context.Background())
+	if diff := storetest.Diff(want, onDisk(t, data)); diff != "" {
+		t.Errorf("the damaged record was written over (-before +after):\n%s", diff)
+	}
+}
+
+// onDisk is the record of the one cluster that the store has.
+func onDisk(t *testing.T, data *mem.Data) engine.LoadedCluster {
+	t.Helper()
+	s, err := data.Open(t.Context())
+	must(t, err)
+	defer s.Close()
+	c, err := storetest.Load(t.Context(), s)
+	must(t, err)
+	return c.Clusters[0].LoadedCluster
 }
 
 // TestDamagedClusterHoldsUntilItsPolicyIsSet restarts on a damaged cluster
@@ -101,10 +151,7 @@ func TestDamagedClusterHoldsUntilItsPolicyIsSet(t *testing.T) {
 	first := newBench(t, data.Open)
 	first.list("a")
 	first.eng.Stop(context.Background())
-	b := newBench(t, func(ctx context.Context) (engine.Store, error) {
-		s, err := data.Open(ctx)
-		return damaging{s}, err
-	})
+	b := newBench(t, damaging(data))
 	b.attach("x", 5)
 	b.list("a")
 	b.advance(100 * time.Second)
