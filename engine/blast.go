@@ -326,8 +326,13 @@ func (cl *cluster) loadGuards(name string, n *routedNode, guards []Guard, now ti
 		k := cl.blast.keys[g.Key]
 		switch {
 		case g.Mark == GuardHeld && !cl.tripped(g.Key):
-			// The cluster's record was damaged.
-			cl.rec.Blasts = append(cl.rec.Blasts, BlastRecord{Key: g.Key, TrippedAt: g.Since})
+			// The cluster's record was damaged, or is ahead of the node's: it held a
+			// verdict that had not reached all nodes when the process ended.
+			if i := cl.blastRecord(g.Key); i >= 0 {
+				cl.rec.Blasts[i].TrippedAt = g.Since
+			} else {
+				cl.rec.Blasts = append(cl.rec.Blasts, BlastRecord{Key: g.Key, TrippedAt: g.Since})
+			}
 		case g.Mark == GuardClear && g.Since.After(now.Add(-maxBlastWindow)):
 			k.admit(name, g.Since)
 		}

@@ -390,6 +390,36 @@ func TestBlastRadiusOverGaps(t *testing.T) {
 	}
 }
 
+// TestBlastRadiusVerdictCutShort: the process ended when a rejection was in the
+// cluster's record and had not reached the nodes. The key is held again, once.
+func TestBlastRadiusVerdictCutShort(t *testing.T) {
+	data := mem.New()
+	cutShort := false
+	f := newFieldOn(t, 20, func(ctx context.Context) (engine.Store, error) {
+		s, err := data.Open(ctx)
+		return rewriting{s, func(l *engine.LoadedCluster) {
+			for i := range l.Record.Blasts {
+				if b := &l.Record.Blasts[i]; cutShort {
+					b.TrippedAt, b.RejectedAt = time.Time{}, b.TrippedAt
+				}
+			}
+		}}, err
+	})
+	f.taint(mistake, f.nodes...)
+	f.wantSent(f.nodes[:4], time.Second)
+	cutShort = true
+	must(t, f.d.Restart(t.Context(), time.Second))
+	f.relist()
+	f.wantSent(nil, time.Hour)
+	if got := f.trips(); len(got) != 1 || got[0].Held != 16 || got[0].TrippedAt.IsZero() {
+		t.Errorf("trips: %+v", got)
+	}
+	f.decide(engine.BlastVerdict{Reject: true, Actor: "me", Reason: "again"})
+	if got := f.trips(); len(got) != 1 || got[0].Rejected != 20 {
+		t.Errorf("trips after the rejection: %+v", got)
+	}
+}
+
 // newFieldAdopting is a cluster whose first list shows the taints of another.
 func newFieldAdopting(t *testing.T, like *field) *field {
 	t.Helper()
