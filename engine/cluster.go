@@ -224,14 +224,9 @@ func (s *shard) regate(sc *shardCluster, recall RecallReason) {
 				s.regateDue(sc, e)
 			}
 		case StateDelivered:
-			switch {
-			case e.handed():
-				if sc.conf.callsBack(e.pod, recall, s.now) {
-					s.recall(sc, e, recall, CancelUnspecified)
-				}
-			case !s.stands(sc, e):
-				s.undeliver(sc, e)
-				s.put(sc, e)
+			// One whose order has not left is looked at after its commit.
+			if e.handed() && sc.conf.callsBack(e.pod, recall, s.now) {
+				s.recall(sc, e, recall, CancelUnspecified)
 			}
 		}
 	}

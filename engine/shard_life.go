@@ -194,13 +194,11 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	case StateConfirming, StateRecalling:
 		return
 	case StateDelivered:
-		if e.handed() {
-			if d.Due.After(s.now) {
-				s.recall(sc, e, RecallCancelled, s.moveCause(e, &cause))
-			}
-			return
+		// One whose order has not left is looked at after its commit.
+		if e.handed() && d.Due.After(s.now) {
+			s.recall(sc, e, RecallCancelled, s.moveCause(e, &cause))
 		}
-		s.undeliver(sc, e)
+		return
 	}
 	s.withdraw(sc, e)
 	s.heap.disarm(e)
@@ -239,11 +237,11 @@ func (s *shard) cancel(sc *shardCluster, e *eviction, cause CancelCause) {
 		// The answer is in, or awaited: it closes the eviction.
 		return
 	case StateDelivered:
+		// One whose order has not left is looked at after its commit.
 		if e.handed() {
 			s.recall(sc, e, RecallCancelled, cause)
-			return
 		}
-		s.undeliver(sc, e)
+		return
 	}
 	s.close(sc, e, CloseCancelled, cause)
 }
@@ -400,7 +398,8 @@ func (s *shard) permitted(p *permit) {
 	s.put(sc, e)
 }
 
-// stands reports whether the eviction may be sent now: the decision says so and no gate holds it.
+// stands reports whether the eviction may be sent now, as it is: no gate holds it
+// and the decision is the one that it was made due by.
 func (s *shard) stands(sc *shardCluster, e *eviction) bool {
 	if e.pod.gone || e.due.After(s.now) || sc.conf.policy.Mode != ModeEnforce {
 		return false
@@ -409,10 +408,16 @@ func (s *shard) stands(sc *shardCluster, e *eviction) bool {
 		return false
 	}
 	d := s.ruling(sc, e.pod, &sc.conf.policy)
-	return d.Verdict == VerdictLeave && !d.Due.After(s.now)
+	if d.Verdict != VerdictLeave || !d.Due.Equal(e.due) {
+		return false
+	}
+	cause := e.pod.cause(&d)
+	return e.cause.equal(&cause)
 }
 
-// hand gives a committed delivery to the executor, after one more look.
+// hand gives a committed delivery to the executor, after one more look. Nothing
+// else keeps an order back that is not wanted any more: what changed during the
+// commit has left the delivery alone, unless the eviction itself is over.
 func (s *shard) hand(sc *shardCluster, e *eviction) {
 	m := e.rest
 	if s.stands(sc, e) {
@@ -434,7 +439,7 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 		}
 	}
 	s.undeliver(sc, e)
-	s.put(sc, e)
+	s.dueAgain(sc, e)
 }
 
 // undeliver takes back a delivery whose order has not left.
