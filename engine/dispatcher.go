@@ -59,6 +59,7 @@ type dispatcher struct {
 	timer   clock.Timer
 	// blocked is why the head of the queue is not sent, for readers.
 	blocked atomic.Uint32
+	line    line
 
 	// Owned by the goroutine.
 	fresh, retries  indexedHeap[*offer]
@@ -194,7 +195,9 @@ func (d *dispatcher) grant(now time.Time) {
 		}
 		d.heapOf(o).remove(o)
 		link.outstanding++
-		o.shard.inbox.put(shardMsg{permit: &permit{offer: o, link: link}})
+		p := &permit{offer: o, link: link}
+		d.line.join(p)
+		o.shard.inbox.put(shardMsg{permit: p})
 	}
 }
 

@@ -217,7 +217,7 @@ func (s *ExecutorSession) adopt(token string) {
 	s.mu.Unlock()
 	ref.shard.inbox.put(shardMsg{task: func(sh *shard) {
 		if d := ref.ev.delivery(); d == nil || d.Token != token {
-			sh.returnPermit(ref.ev.sc().dispatcher, link)
+			sh.returnCredit(ref.ev.sc().dispatcher, link)
 			return
 		}
 		ref.ev.rest.link = link

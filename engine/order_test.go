@@ -16,6 +16,7 @@ import (
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/internal/replay"
 	"github.com/reprieve-dev/reprieve/internal/wire"
+	"github.com/reprieve-dev/reprieve/store/bolt"
 	"github.com/reprieve-dev/reprieve/store/mem"
 )
 
@@ -76,6 +77,54 @@ func TestI8OverdueLeaveOldestFirst(t *testing.T) {
 		if want := fmt.Sprint("uid", 19-i); o.UID != want || o.At < at || o.At > at+time.Millisecond {
 			t.Errorf("order %d is of %s at %s, want %s at %s", i, o.UID, o.At, want, at)
 		}
+	}
+}
+
+// TestI8ShardsHandOutInOneOrder lets pods of many shards go at once: whichever
+// shard is the first to have its deliveries on disk, the orders leave by due
+// instant, and of one instant by sequence.
+func TestI8ShardsHandOutInOneOrder(t *testing.T) {
+	const nodes, pods = 40, 2000
+	for name, open := range map[string]engine.StoreOpener{
+		"mem": mem.New().Open,
+		"bolt": func(context.Context) (engine.Store, error) {
+			return bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "reprieve.db")})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			d, err := replay.NewDriver(ctx, open, epoch, 16)
+			must(t, err)
+			defer d.Close(context.Background())
+			must(t, d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{UnlimitedRate: true}, Fields: engine.PolicyRate}))
+			for i := range nodes {
+				must(t, d.Apply(ctx, cluster, upsertNode(fmt.Sprint("n", i), &mNode{uid: fmt.Sprint("node", i), taints: []mTaint{{key: "x"}}})))
+			}
+			for i := range pods {
+				// Many of one instant, and neighbours in time on different nodes.
+				seconds := int64(i % 100)
+				must(t, d.Apply(ctx, cluster, upsertPod(&mPod{
+					namespace: "default", name: fmt.Sprint("p", i), uid: fmt.Sprint("uid", i), node: fmt.Sprint("n", i%nodes), bound: epoch,
+					tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}},
+				})))
+			}
+			must(t, d.Pause(ctx, cluster))
+			must(t, d.Synced(ctx, cluster))
+			must(t, d.AdvanceTo(ctx, 200*time.Second))
+			must(t, d.Resume(ctx, cluster))
+			must(t, d.RunUntil(ctx, 201*time.Second))
+			orders := d.Orders()
+			if len(orders) != pods {
+				t.Fatalf("%d orders, want %d", len(orders), pods)
+			}
+			for i := 1; i < len(orders); i++ {
+				a, b := &orders[i-1], &orders[i]
+				if b.Due < a.Due || b.Due == a.Due && b.Record.Seq < a.Record.Seq {
+					t.Fatalf("I8: order %d is of %s, due %s, sequence %d, after that of %s, due %s, sequence %d",
+						i, b.UID, b.Due, b.Record.Seq, a.UID, a.Due, a.Record.Seq)
+				}
+			}
+		})
 	}
 }
 

@@ -174,10 +174,11 @@ type eviction struct {
 }
 
 type evictionRest struct {
-	requests    []Request
-	delivery    *Delivery
-	link        *execLink
-	handed      bool
+	requests []Request
+	delivery *Delivery
+	link     *execLink
+	// permit is set while there is a delivery whose order has not left.
+	permit      *permit
 	deliveredAt time.Time
 	notBefore   time.Time
 	lastOutcome Outcome
@@ -217,8 +218,11 @@ func (e *eviction) delivery() *Delivery {
 	return e.rest.delivery
 }
 
-// handed reports whether the order may be with an executor.
-func (e *eviction) handed() bool { return e.rest != nil && e.rest.handed }
+// handed reports whether the order may be with an executor. After a restart it
+// may: it cannot be known whether it left before.
+func (e *eviction) handed() bool {
+	return e.rest != nil && e.rest.delivery != nil && e.rest.permit == nil
+}
 
 func (e *eviction) lastOutcome() Outcome {
 	if e.rest == nil {
@@ -271,10 +275,7 @@ func (e *eviction) restore(r *EvictionRecord) {
 		return
 	}
 	e.rest = &evictionRest{
-		requests: r.Requests, delivery: r.Delivery,
-		// It cannot be known whether the order left before the restart: it may have.
-		handed:    r.Delivery != nil,
-		notBefore: r.NotBefore, lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
+		requests: r.Requests, delivery: r.Delivery, notBefore: r.NotBefore, lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
 		firstSentAt: r.FirstSentAt, lastSentAt: r.LastSentAt, resultAt: r.ResultAt, confirmBy: r.ConfirmBy,
 		firstDue: r.FirstDue,
 	}

@@ -68,6 +68,7 @@ type shardMsg struct {
 	revision  uint64
 	wake      bool
 	permit    *permit
+	turn      *permit
 	result    *resultMsg
 	task      func(*shard)
 }
@@ -126,6 +127,8 @@ func (s *shard) handle(m *shardMsg) {
 		s.fireDue()
 	case m.permit != nil:
 		s.permitted(m.permit)
+	case m.turn != nil:
+		s.turn(m.turn)
 	case m.result != nil:
 		s.answered(m.result)
 	case m.task != nil:
@@ -226,14 +229,12 @@ func (s *shard) committed(e *eviction, revision uint64) {
 	}
 	sc := e.sc()
 	sc.reindex(e)
-	if e.pending > 0 {
-		return
+	switch {
+	case e.state == StateDelivered && !e.handed():
+		s.saved(sc, e)
+	case e.pending == 0:
+		s.arm(sc, e)
 	}
-	if e.state == StateDelivered && !e.handed() {
-		s.hand(sc, e)
-		return
-	}
-	s.arm(sc, e)
 }
 
 // arm puts the eviction into the timer heap for the next instant it is due to be looked at.

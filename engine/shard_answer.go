@@ -67,9 +67,9 @@ func (s *shard) resolve(sc *shardCluster, e *eviction, res Result) {
 	m := e.rest
 	d := m.delivery
 	s.core.deliveries.remove(d.Token)
-	s.returnPermit(sc.dispatcher, m.link)
+	s.returnCredit(sc.dispatcher, m.link)
 	s.core.observer.Result(sc.name, res.Outcome, s.now.Sub(m.deliveredAt))
-	m.delivery, m.link, m.handed = nil, nil, false
+	m.delivery, m.link = nil, nil
 	m.resultAt, m.lastOutcome, m.lastMessage = s.now, res.Outcome, res.Message
 	s.heap.disarm(e)
 	if res.Outcome != OutcomeNoAnswer {

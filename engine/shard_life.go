@@ -363,23 +363,17 @@ func (s *shard) withdraw(sc *shardCluster, e *eviction) {
 	}
 }
 
-// permit is the dispatcher's leave to send one eviction to one executor.
-type permit struct {
-	offer *offer
-	link  *execLink
-}
-
 // permitted decides again and commits the delivery, or returns the permit.
 func (s *shard) permitted(p *permit) {
 	e := p.offer.ev
-	if e.offer != p.offer || e.state != StateDue {
-		s.returnPermit(p.offer.dispatcher, p.link)
+	if e.offer != p.offer || e.state != StateDue || e.pod.ev != e {
+		s.returnPermit(p)
 		return
 	}
 	e.offer = nil
 	sc := e.sc()
 	if !s.stands(sc, e) {
-		s.returnPermit(sc.dispatcher, p.link)
+		s.returnPermit(p)
 		s.arm(sc, e)
 		return
 	}
@@ -387,7 +381,7 @@ func (s *shard) permitted(p *permit) {
 	m.delivery = &Delivery{
 		Token: s.core.newToken(), ExecutorID: p.link.session.hello.ID, SentAt: s.now, Deadline: s.now.Add(deliveryDeadline),
 	}
-	m.link, m.handed, m.deliveredAt = p.link, false, s.now
+	m.link, m.permit, m.deliveredAt = p.link, p, s.now
 	m.lastSentAt = s.now
 	if m.firstSentAt.IsZero() {
 		m.firstSentAt = s.now
@@ -396,6 +390,7 @@ func (s *shard) permitted(p *permit) {
 	sc.set(e, StateDelivered, HoldNone, time.Time{})
 	s.core.deliveries.add(m.delivery.Token, deliveryRef{shard: s, ev: e, session: p.link.session, cluster: sc.name})
 	s.put(sc, e)
+	p.awaited = e.pending
 }
 
 // stands reports whether the eviction may be sent now, as it is: no gate holds it
@@ -415,14 +410,28 @@ func (s *shard) stands(sc *shardCluster, e *eviction) bool {
 	return e.cause.equal(&cause)
 }
 
+// saved is called for each commit of an eviction whose order has not left. From
+// that of its delivery on the order waits for its turn.
+func (s *shard) saved(sc *shardCluster, e *eviction) {
+	p := e.rest.permit
+	if p.awaited--; p.awaited == 0 && sc.dispatcher.line.ready(p) {
+		s.hand(sc, e)
+	}
+}
+
+// turn is called when every permit before has been used or returned.
+func (s *shard) turn(p *permit) {
+	if e := p.offer.ev; e.rest != nil && e.rest.permit == p {
+		s.hand(e.sc(), e)
+	}
+}
+
 // hand gives a committed delivery to the executor, after one more look. Nothing
 // else keeps an order back that is not wanted any more: what changed during the
 // commit has left the delivery alone, unless the eviction itself is over.
 func (s *shard) hand(sc *shardCluster, e *eviction) {
 	m := e.rest
 	if s.stands(sc, e) {
-		// Before the order leaves: its answer may come at once.
-		m.handed, e.pod.claimed = true, true
 		lateness := s.now.Sub(e.due)
 		failpoint.Hit(failpoint.OrderBefore)
 		policy := &sc.conf.policy
@@ -432,6 +441,8 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 			Eviction: e.record(sc.name),
 		}) {
 			failpoint.Hit(failpoint.OrderAfter)
+			s.pass(m.permit)
+			m.permit, e.pod.claimed = nil, true
 			s.core.observer.Sent(sc.name, lateness, e.attempts)
 			sc.sentFrom(e, s.now)
 			s.heap.arm(e, m.delivery.Deadline)
@@ -446,17 +457,31 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 func (s *shard) undeliver(sc *shardCluster, e *eviction) {
 	m := e.rest
 	s.core.deliveries.remove(m.delivery.Token)
-	s.returnPermit(sc.dispatcher, m.link)
+	s.returnPermit(m.permit)
 	if e.attempts == 0 && m.lastOutcome == OutcomeUnspecified {
 		m.firstSentAt, m.lastSentAt = time.Time{}, time.Time{}
 	}
-	m.delivery, m.link, m.handed = nil, nil, false
+	m.delivery, m.link, m.permit = nil, nil, nil
 	sc.set(e, StateDue, HoldNone, time.Time{})
 }
 
-func (s *shard) returnPermit(d *dispatcher, link *execLink) {
+// returnPermit gives back a permit that no order left by.
+func (s *shard) returnPermit(p *permit) {
+	s.returnCredit(p.offer.dispatcher, p.link)
+	s.pass(p)
+}
+
+// returnCredit frees an executor's place; link is nil if the order took none.
+func (s *shard) returnCredit(d *dispatcher, link *execLink) {
 	if link != nil {
 		d.inbox.put(dispatchMsg{credit: link})
+	}
+}
+
+// pass gives the turn to the next in line.
+func (s *shard) pass(p *permit) {
+	if next := p.offer.dispatcher.line.leave(p); next != nil {
+		next.offer.shard.inbox.put(shardMsg{turn: next})
 	}
 }
 
