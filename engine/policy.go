@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/reprieve-dev/reprieve/engine/health"
 )
 
 // Mode says whether a cluster's due evictions are sent.
@@ -47,6 +49,30 @@ type Policy struct {
 	ComparisonOperators bool
 	BlastRadius         BlastRadius
 	DisableBlastRadius  bool
+	NodeHealth          NodeHealth
+	HealthFigures       health.Figures
+}
+
+// NodeHealth says whether the health of a cluster's nodes is watched, and acted on.
+type NodeHealth uint8
+
+// The modes of node health.
+const (
+	NodeHealthUnspecified NodeHealth = iota
+	// NodeHealthOff leaves it to another controller.
+	NodeHealthOff
+	// NodeHealthObserve decides and shows, and changes nothing.
+	NodeHealthObserve
+	// NodeHealthEnforce acts, in ModeEnforce.
+	NodeHealthEnforce
+)
+
+// watchesHealth reports whether node health is on.
+func (p *Policy) watchesHealth() bool { return p.NodeHealth >= NodeHealthObserve }
+
+// actsOnHealth reports whether orders for nodes are sent.
+func (p *Policy) actsOnHealth() bool {
+	return p.NodeHealth == NodeHealthEnforce && p.Mode == ModeEnforce
 }
 
 // BlastRadius bounds how many nodes may get one taint key within a window
@@ -76,6 +102,8 @@ const (
 	PolicyComparisonOperators
 	PolicyBlastRadius
 	PolicyDisableBlastRadius
+	PolicyNodeHealth
+	PolicyHealthFigures
 	PolicyAllFields PolicyField = 1<<iota - 1
 )
 
@@ -96,6 +124,8 @@ func DefaultPolicy() Policy {
 		Method:             MethodDelete,
 		BudgetWait:         5 * time.Minute,
 		BlastRadius:        BlastRadius{MaxNodeShare: 0.2, Window: time.Minute, MinNodes: 10},
+		NodeHealth:         NodeHealthOff,
+		HealthFigures:      health.DefaultFigures(),
 	}
 }
 
@@ -137,6 +167,12 @@ func (p Policy) With(patch PolicyPatch) Policy {
 	if patch.Fields&PolicyDisableBlastRadius != 0 {
 		p.DisableBlastRadius = patch.DisableBlastRadius
 	}
+	if patch.Fields&PolicyNodeHealth != 0 {
+		p.NodeHealth = patch.NodeHealth
+	}
+	if patch.Fields&PolicyHealthFigures != 0 {
+		p.HealthFigures = patch.HealthFigures
+	}
 	return p
 }
 
@@ -158,6 +194,12 @@ func (p *Policy) Idle(set PolicyField) (warnings []string) {
 	}
 	if set&PolicyBlastRadius != 0 && p.DisableBlastRadius {
 		warnings = append(warnings, "blast_radius has no effect: disable_blast_radius is set")
+	}
+	if set&PolicyNodeHealth != 0 && p.NodeHealth == NodeHealthEnforce && p.Mode != ModeEnforce {
+		warnings = append(warnings, fmt.Sprintf("node_health ENFORCE only observes: the mode is %s", p.Mode))
+	}
+	if set&PolicyHealthFigures != 0 && !p.watchesHealth() {
+		warnings = append(warnings, "node_health_figures has no effect: node_health is OFF")
 	}
 	for _, w := range []struct {
 		field     PolicyField

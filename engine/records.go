@@ -43,6 +43,8 @@ const (
 	OutcomeRecalled
 	// OutcomeNoAnswer is never sent by an executor: the deadline passed or its stream ended.
 	OutcomeNoAnswer
+	// OutcomeApplied answers orders for nodes.
+	OutcomeApplied
 )
 
 // CloseReason says why an eviction is in history.

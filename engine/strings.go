@@ -16,7 +16,7 @@ func (s State) String() string {
 
 // String returns the name used in the API.
 func (o Outcome) String() string {
-	return name([]string{"UNSPECIFIED", "EVICTED", "GONE", "SUPERSEDED", "STALE", "BLOCKED", "DENIED", "FAILED", "RECALLED", "NO_ANSWER"}, o)
+	return name([]string{"UNSPECIFIED", "EVICTED", "GONE", "SUPERSEDED", "STALE", "BLOCKED", "DENIED", "FAILED", "RECALLED", "NO_ANSWER", "APPLIED"}, o)
 }
 
 // String returns the name used in the API.
@@ -46,6 +46,11 @@ func (h Hold) String() string {
 
 // String returns the name used in the API.
 func (m Mode) String() string { return name([]string{"UNSPECIFIED", "SHADOW", "ENFORCE"}, m) }
+
+// String returns the name used in the API.
+func (n NodeHealth) String() string {
+	return name([]string{"UNSPECIFIED", "OFF", "OBSERVE", "ENFORCE"}, n)
+}
 
 // String returns the name used in the API.
 func (m Method) String() string {

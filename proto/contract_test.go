@@ -257,11 +257,15 @@ func uint32Probes(r *validate.UInt32Rules) ([]probe, error) {
 }
 
 func doubleProbes(r *validate.DoubleRules) ([]probe, error) {
-	if !r.HasLte() || !r.HasGt() || !r.GetFinite() {
-		return nil, errors.New("a double needs gt, lte and finite")
+	if !r.HasLte() || !r.HasGt() && !r.HasGte() || !r.GetFinite() {
+		return nil, errors.New("a double needs gt or gte, lte and finite")
+	}
+	tooLittle := r.GetGt()
+	if r.HasGte() {
+		tooLittle = math.Nextafter(r.GetGte(), math.Inf(-1))
 	}
 	return []probe{
-		at("most", false, r.GetLte()), at("too much", true, r.GetLte()*2), at("too little", true, r.GetGt()),
+		at("most", false, r.GetLte()), at("too much", true, r.GetLte()*2), at("too little", true, tooLittle),
 		at("not a number", true, math.NaN()), at("infinite", true, math.Inf(1)),
 	}, nil
 }

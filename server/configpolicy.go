@@ -19,19 +19,50 @@ import (
 // ClusterPolicy is a policy in the configuration, with the fields and bounds of
 // the contract's message of that name. Absent fields are set by nobody here.
 type ClusterPolicy struct {
-	Mode                         *string      `yaml:"mode"`
-	DefaultNotReadyToleration    *Duration    `yaml:"default_not_ready_toleration"`
-	DefaultUnreachableToleration *Duration    `yaml:"default_unreachable_toleration"`
-	DisableDefaultTolerations    *bool        `yaml:"disable_default_tolerations"`
-	Rate                         *Rate        `yaml:"rate"`
-	UnlimitedRate                *bool        `yaml:"unlimited_rate"`
-	Method                       *string      `yaml:"method"`
-	BudgetWait                   *Duration    `yaml:"budget_wait"`
-	IgnoredTaintKeys             *[]string    `yaml:"ignored_taint_keys"`
-	ExcludedNamespaces           *[]string    `yaml:"excluded_namespaces"`
-	ComparisonOperators          *bool        `yaml:"comparison_operators"`
-	BlastRadius                  *BlastRadius `yaml:"blast_radius"`
-	DisableBlastRadius           *bool        `yaml:"disable_blast_radius"`
+	Mode                         *string            `yaml:"mode"`
+	DefaultNotReadyToleration    *Duration          `yaml:"default_not_ready_toleration"`
+	DefaultUnreachableToleration *Duration          `yaml:"default_unreachable_toleration"`
+	DisableDefaultTolerations    *bool              `yaml:"disable_default_tolerations"`
+	Rate                         *Rate              `yaml:"rate"`
+	UnlimitedRate                *bool              `yaml:"unlimited_rate"`
+	Method                       *string            `yaml:"method"`
+	BudgetWait                   *Duration          `yaml:"budget_wait"`
+	IgnoredTaintKeys             *[]string          `yaml:"ignored_taint_keys"`
+	ExcludedNamespaces           *[]string          `yaml:"excluded_namespaces"`
+	ComparisonOperators          *bool              `yaml:"comparison_operators"`
+	BlastRadius                  *BlastRadius       `yaml:"blast_radius"`
+	DisableBlastRadius           *bool              `yaml:"disable_blast_radius"`
+	NodeHealth                   *string            `yaml:"node_health"`
+	NodeHealthFigures            *NodeHealthFigures `yaml:"node_health_figures"`
+}
+
+// NodeHealthFigures are the figures by which node health is judged.
+type NodeHealthFigures struct {
+	GracePeriod                *Duration `yaml:"grace_period"`
+	StartupGracePeriod         *Duration `yaml:"startup_grace_period"`
+	TaintRate                  *float64  `yaml:"taint_rate"`
+	FullDisruptionTaintRate    *float64  `yaml:"full_disruption_taint_rate"`
+	PartialDisruptionTaintRate *float64  `yaml:"partial_disruption_taint_rate"`
+	SmallZoneTaintRate         *float64  `yaml:"small_zone_taint_rate"`
+	LargeZoneNodes             *uint32   `yaml:"large_zone_nodes"`
+	UnhealthyZoneShare         *float64  `yaml:"unhealthy_zone_share"`
+	UnhealthyZoneNodes         *uint32   `yaml:"unhealthy_zone_nodes"`
+	SilenceShare               *float64  `yaml:"silence_share"`
+	SilenceWindow              *Duration `yaml:"silence_window"`
+	DisableSilenceHold         *bool     `yaml:"disable_silence_hold"`
+}
+
+func (h *NodeHealthFigures) proto() *reprievev1.NodeHealthFigures {
+	if h == nil {
+		return nil
+	}
+	return &reprievev1.NodeHealthFigures{
+		GracePeriod: h.GracePeriod.proto(), StartupGracePeriod: h.StartupGracePeriod.proto(),
+		TaintRate: h.TaintRate, FullDisruptionTaintRate: h.FullDisruptionTaintRate,
+		PartialDisruptionTaintRate: h.PartialDisruptionTaintRate, SmallZoneTaintRate: h.SmallZoneTaintRate,
+		LargeZoneNodes: h.LargeZoneNodes, UnhealthyZoneShare: h.UnhealthyZoneShare, UnhealthyZoneNodes: h.UnhealthyZoneNodes,
+		SilenceShare: h.SilenceShare, SilenceWindow: h.SilenceWindow.proto(), DisableSilenceHold: h.DisableSilenceHold,
+	}
 }
 
 // BlastRadius bounds how many nodes one taint key may come to within a window.
@@ -74,7 +105,7 @@ func (p *ClusterPolicy) message() (msg *reprievev1.ClusterPolicy, lists engine.P
 		DefaultNotReadyToleration: p.DefaultNotReadyToleration.proto(), DefaultUnreachableToleration: p.DefaultUnreachableToleration.proto(),
 		DisableDefaultTolerations: p.DisableDefaultTolerations, UnlimitedRate: p.UnlimitedRate,
 		BudgetWait: p.BudgetWait.proto(), ComparisonOperators: p.ComparisonOperators,
-		DisableBlastRadius: p.DisableBlastRadius,
+		DisableBlastRadius: p.DisableBlastRadius, NodeHealthFigures: p.NodeHealthFigures.proto(),
 	}
 	if b := p.BlastRadius; b != nil {
 		msg.BlastRadius = &reprievev1.BlastRadius{MaxNodeShare: b.MaxNodeShare, Window: b.Window.proto(), MinNodes: b.MinNodes}
@@ -89,6 +120,10 @@ func (p *ClusterPolicy) message() (msg *reprievev1.ClusterPolicy, lists engine.P
 	if p.Method != nil {
 		n, err := enumValue("method", "EVICTION_METHOD_", *p.Method, reprievev1.EvictionMethod_value)
 		faults, msg.Method = append(faults, err...), reprievev1.EvictionMethod(n).Enum()
+	}
+	if p.NodeHealth != nil {
+		n, err := enumValue("node_health", "NODE_HEALTH_MODE_", *p.NodeHealth, reprievev1.NodeHealthMode_value)
+		faults, msg.NodeHealth = append(faults, err...), reprievev1.NodeHealthMode(n).Enum()
 	}
 	if p.IgnoredTaintKeys != nil {
 		msg.IgnoredTaintKeys, lists = *p.IgnoredTaintKeys, lists|engine.PolicyIgnoredTaintKeys

@@ -62,6 +62,7 @@ var rolesOf = map[string][]Role{
 	reprievev1.QueryService_ListClusters_FullMethodName:         followers,
 	reprievev1.QueryService_GetCluster_FullMethodName:           watchers,
 	reprievev1.QueryService_ExplainPod_FullMethodName:           followers,
+	reprievev1.QueryService_ExplainNode_FullMethodName:          readers,
 	reprievev1.QueryService_ListNodes_FullMethodName:            readers,
 	reprievev1.QueryService_ListReprieves_FullMethodName:        readers,
 	reprievev1.QueryService_Simulate_FullMethodName:             readers,

@@ -14,24 +14,38 @@ import (
 // policyFields names the fields of a ClusterPolicy, as a field mask does, with
 // the engine's bit of each.
 var policyFields = map[string]engine.PolicyField{
-	"mode":                           engine.PolicyMode,
-	"default_not_ready_toleration":   engine.PolicyDefaultNotReady,
-	"default_unreachable_toleration": engine.PolicyDefaultUnreachable,
-	"disable_default_tolerations":    engine.PolicyDisableDefaults,
-	"rate":                           engine.PolicyRate,
-	"rate.per_second":                engine.PolicyRate,
-	"rate.burst":                     engine.PolicyRate,
-	"unlimited_rate":                 engine.PolicyRate,
-	"method":                         engine.PolicyMethod,
-	"budget_wait":                    engine.PolicyBudgetWait,
-	"ignored_taint_keys":             engine.PolicyIgnoredTaintKeys,
-	"excluded_namespaces":            engine.PolicyExcludedNamespaces,
-	"comparison_operators":           engine.PolicyComparisonOperators,
-	"blast_radius":                   engine.PolicyBlastRadius,
-	"blast_radius.max_node_share":    engine.PolicyBlastRadius,
-	"blast_radius.window":            engine.PolicyBlastRadius,
-	"blast_radius.min_nodes":         engine.PolicyBlastRadius,
-	"disable_blast_radius":           engine.PolicyDisableBlastRadius,
+	"mode":                                     engine.PolicyMode,
+	"default_not_ready_toleration":             engine.PolicyDefaultNotReady,
+	"default_unreachable_toleration":           engine.PolicyDefaultUnreachable,
+	"disable_default_tolerations":              engine.PolicyDisableDefaults,
+	"rate":                                     engine.PolicyRate,
+	"rate.per_second":                          engine.PolicyRate,
+	"rate.burst":                               engine.PolicyRate,
+	"unlimited_rate":                           engine.PolicyRate,
+	"method":                                   engine.PolicyMethod,
+	"budget_wait":                              engine.PolicyBudgetWait,
+	"ignored_taint_keys":                       engine.PolicyIgnoredTaintKeys,
+	"excluded_namespaces":                      engine.PolicyExcludedNamespaces,
+	"comparison_operators":                     engine.PolicyComparisonOperators,
+	"blast_radius":                             engine.PolicyBlastRadius,
+	"blast_radius.max_node_share":              engine.PolicyBlastRadius,
+	"blast_radius.window":                      engine.PolicyBlastRadius,
+	"blast_radius.min_nodes":                   engine.PolicyBlastRadius,
+	"disable_blast_radius":                     engine.PolicyDisableBlastRadius,
+	"node_health":                              engine.PolicyNodeHealth,
+	"node_health_figures":                      engine.PolicyHealthFigures,
+	"node_health_figures.grace_period":         engine.PolicyHealthFigures,
+	"node_health_figures.startup_grace_period": engine.PolicyHealthFigures,
+	"node_health_figures.taint_rate":           engine.PolicyHealthFigures,
+	"node_health_figures.full_disruption_taint_rate":    engine.PolicyHealthFigures,
+	"node_health_figures.partial_disruption_taint_rate": engine.PolicyHealthFigures,
+	"node_health_figures.small_zone_taint_rate":         engine.PolicyHealthFigures,
+	"node_health_figures.large_zone_nodes":              engine.PolicyHealthFigures,
+	"node_health_figures.unhealthy_zone_share":          engine.PolicyHealthFigures,
+	"node_health_figures.unhealthy_zone_nodes":          engine.PolicyHealthFigures,
+	"node_health_figures.silence_share":                 engine.PolicyHealthFigures,
+	"node_health_figures.silence_window":                engine.PolicyHealthFigures,
+	"node_health_figures.disable_silence_hold":          engine.PolicyHealthFigures,
 }
 
 // PolicyFields translates a field mask's paths. "*" is all of them.
@@ -99,6 +113,10 @@ func PolicyPatch(p *reprievev1.ClusterPolicy, lists engine.PolicyField) engine.P
 	out.BlastRadius = blastRadius(p.GetBlastRadius())
 	set(engine.PolicyDisableBlastRadius, p.DisableBlastRadius != nil)
 	out.DisableBlastRadius = p.GetDisableBlastRadius()
+	set(engine.PolicyNodeHealth, p.NodeHealth != nil)
+	out.NodeHealth = engine.NodeHealth(p.GetNodeHealth())
+	set(engine.PolicyHealthFigures, p.NodeHealthFigures != nil)
+	out.HealthFigures = healthFigures(p.GetNodeHealthFigures())
 	return out
 }
 
@@ -170,6 +188,12 @@ func Policy(p engine.Policy, fields engine.PolicyField) *reprievev1.ClusterPolic
 	}
 	if has(engine.PolicyDisableBlastRadius) {
 		out.DisableBlastRadius = &p.DisableBlastRadius
+	}
+	if has(engine.PolicyNodeHealth) {
+		out.NodeHealth = reprievev1.NodeHealthMode(p.NodeHealth).Enum()
+	}
+	if has(engine.PolicyHealthFigures) {
+		out.NodeHealthFigures = healthFiguresProto(&p.HealthFigures)
 	}
 	return out
 }

@@ -403,7 +403,10 @@ type SetPolicyRequest struct {
 	// The etag that was read; empty means any.
 	Etag string `protobuf:"bytes,4,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Only tell the impact.
-	ValidateOnly  bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	ValidateOnly bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
+	// Take node_health ENFORCE although another controller is seen at work on the
+	// cluster's nodes: there will be two writers of the same taints.
+	Force         bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,6 +472,13 @@ func (x *SetPolicyRequest) GetEtag() string {
 func (x *SetPolicyRequest) GetValidateOnly() bool {
 	if x != nil {
 		return x.ValidateOnly
+	}
+	return false
+}
+
+func (x *SetPolicyRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
 	}
 	return false
 }
@@ -1559,14 +1569,15 @@ const file_reprieve_v1_admin_proto_rawDesc = "" +
 	"\x11GetPolicyResponse\x122\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06policy\x122\n" +
 	"\x06stored\x18\x02 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06stored\x12\x12\n" +
-	"\x04etag\x18\x03 \x01(\tR\x04etag\"\x93\x02\n" +
+	"\x04etag\x18\x03 \x01(\tR\x04etag\"\xa9\x02\n" +
 	"\x10SetPolicyRequest\x12D\n" +
 	"\acluster\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\acluster\x12:\n" +
 	"\x06policy\x18\x02 \x01(\v2\x1a.reprieve.v1.ClusterPolicyB\x06\xbaH\x03\xc8\x01\x01R\x06policy\x12;\n" +
 	"\vupdate_mask\x18\x03 \x01(\v2\x1a.google.protobuf.FieldMaskR\n" +
 	"updateMask\x12\x1b\n" +
 	"\x04etag\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18@R\x04etag\x12#\n" +
-	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\"\xd5\x01\n" +
+	"\rvalidate_only\x18\x05 \x01(\bR\fvalidateOnly\x12\x14\n" +
+	"\x05force\x18\x06 \x01(\bR\x05force\"\xd5\x01\n" +
 	"\x11SetPolicyResponse\x122\n" +
 	"\x06policy\x18\x01 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06policy\x122\n" +
 	"\x06stored\x18\x02 \x01(\v2\x1a.reprieve.v1.ClusterPolicyR\x06stored\x12\x12\n" +

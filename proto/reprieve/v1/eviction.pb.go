@@ -86,7 +86,7 @@ func (x Recall_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Recall_Reason.Descriptor instead.
 func (Recall_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{10, 0}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{11, 0}
 }
 
 // Disposition says what became of a result.
@@ -139,7 +139,7 @@ func (x ResultAck_Disposition) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ResultAck_Disposition.Descriptor instead.
 func (ResultAck_Disposition) EnumDescriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{11, 0}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{12, 0}
 }
 
 // EvictRequest is one message from an executor.
@@ -292,7 +292,9 @@ type ExecutorHello struct {
 	// Tokens of an earlier stream's orders that are still being worked on.
 	HeldTokens []string `protobuf:"bytes,4,rep,name=held_tokens,json=heldTokens,proto3" json:"held_tokens,omitempty"`
 	// Version of the executor.
-	Version       string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	// The executor carries out orders for nodes (UpdateNode) too. Others get none.
+	NodeOrders    bool `protobuf:"varint,6,opt,name=node_orders,json=nodeOrders,proto3" json:"node_orders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -360,6 +362,13 @@ func (x *ExecutorHello) GetVersion() string {
 		return x.Version
 	}
 	return ""
+}
+
+func (x *ExecutorHello) GetNodeOrders() bool {
+	if x != nil {
+		return x.NodeOrders
+	}
+	return false
 }
 
 // Result answers an order. It counts once it is on disk: see ResultAck.
@@ -766,13 +775,14 @@ type Order struct {
 	DeadlineIn *durationpb.Duration `protobuf:"bytes,2,opt,name=deadline_in,json=deadlineIn,proto3" json:"deadline_in,omitempty"`
 	// Which attempt this is, from 1.
 	Attempt uint32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// The eviction's id.
+	// The eviction's id; empty for a node's order.
 	EvictionId string `protobuf:"bytes,4,opt,name=eviction_id,json=evictionId,proto3" json:"eviction_id,omitempty"`
 	// What to do.
 	//
 	// Types that are valid to be assigned to Action:
 	//
 	//	*Order_EvictPod
+	//	*Order_UpdateNode
 	Action        isOrder_Action `protobuf_oneof:"action"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -852,6 +862,15 @@ func (x *Order) GetEvictPod() *EvictPod {
 	return nil
 }
 
+func (x *Order) GetUpdateNode() *UpdateNode {
+	if x != nil {
+		if x, ok := x.Action.(*Order_UpdateNode); ok {
+			return x.UpdateNode
+		}
+	}
+	return nil
+}
+
 type isOrder_Action interface {
 	isOrder_Action()
 }
@@ -861,7 +880,147 @@ type Order_EvictPod struct {
 	EvictPod *EvictPod `protobuf:"bytes,5,opt,name=evict_pod,json=evictPod,proto3,oneof"`
 }
 
+type Order_UpdateNode struct {
+	// Set what follows from a node's health.
+	UpdateNode *UpdateNode `protobuf:"bytes,6,opt,name=update_node,json=updateNode,proto3,oneof"`
+}
+
 func (*Order_EvictPod) isOrder_Action() {}
+
+func (*Order_UpdateNode) isOrder_Action() {}
+
+// UpdateNode says what a node must look like in some respects, not how to get
+// there: the executor reads the node live, changes what is not so yet, and
+// leaves all else as it is. Parts that are absent or empty are left alone. The
+// parts are carried out in the order of the fields; a Recall between two of them
+// ends the work, and the answer is RECALLED if nothing was done, else FAILED.
+//
+// Each patch carries the resourceVersion that was read; a conflict reads again and
+// decides again, so that what others write is neither lost nor revived.
+//
+// Answers: APPLIED (all of it is so now), GONE (no such node), SUPERSEDED (another
+// UID), STALE (basis says when; nothing was done), DENIED, FAILED, RECALLED.
+type UpdateNode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Name.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// UID; act on no other.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// What the order rests on.
+	Basis *UpdateNode_Basis `protobuf:"bytes,4,opt,name=basis,proto3" json:"basis,omitempty"`
+	// Types of conditions that must be Unknown: reason NodeStatusUnknown for those
+	// that the node has, NodeStatusNeverUpdated for those that it lacks, which are
+	// added. lastHeartbeatTime stays, lastTransitionTime is now. Present on a node that has fallen silent.
+	UnknownConditions []string `protobuf:"bytes,5,rep,name=unknown_conditions,json=unknownConditions,proto3" json:"unknown_conditions,omitempty"`
+	// Taints that must be there, by key and effect, with timeAdded now where they are
+	// added. One of the same key and effect stays as it is.
+	AddTaints []*Taint `protobuf:"bytes,6,rep,name=add_taints,json=addTaints,proto3" json:"add_taints,omitempty"`
+	// Taints that must not be there, by key and effect, whatever their value. With
+	// add_taints it is one patch.
+	RemoveTaints []*Taint `protobuf:"bytes,7,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
+	// The condition Ready of all pods on the node that have it True must be False.
+	// Before each pod the executor sees whether the order was recalled.
+	MarkPodsNotReady bool `protobuf:"varint,8,opt,name=mark_pods_not_ready,json=markPodsNotReady,proto3" json:"mark_pods_not_ready,omitempty"`
+	// Why, for people and for events on the node.
+	Reason        string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateNode) Reset() {
+	*x = UpdateNode{}
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateNode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateNode) ProtoMessage() {}
+
+func (x *UpdateNode) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateNode.ProtoReflect.Descriptor instead.
+func (*UpdateNode) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *UpdateNode) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *UpdateNode) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpdateNode) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *UpdateNode) GetBasis() *UpdateNode_Basis {
+	if x != nil {
+		return x.Basis
+	}
+	return nil
+}
+
+func (x *UpdateNode) GetUnknownConditions() []string {
+	if x != nil {
+		return x.UnknownConditions
+	}
+	return nil
+}
+
+func (x *UpdateNode) GetAddTaints() []*Taint {
+	if x != nil {
+		return x.AddTaints
+	}
+	return nil
+}
+
+func (x *UpdateNode) GetRemoveTaints() []*Taint {
+	if x != nil {
+		return x.RemoveTaints
+	}
+	return nil
+}
+
+func (x *UpdateNode) GetMarkPodsNotReady() bool {
+	if x != nil {
+		return x.MarkPodsNotReady
+	}
+	return false
+}
+
+func (x *UpdateNode) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
 
 // EvictPod says which pod must go and how.
 type EvictPod struct {
@@ -895,7 +1054,7 @@ type EvictPod struct {
 
 func (x *EvictPod) Reset() {
 	*x = EvictPod{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[9]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -907,7 +1066,7 @@ func (x *EvictPod) String() string {
 func (*EvictPod) ProtoMessage() {}
 
 func (x *EvictPod) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[9]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -920,7 +1079,7 @@ func (x *EvictPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictPod.ProtoReflect.Descriptor instead.
 func (*EvictPod) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{9}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *EvictPod) GetCluster() string {
@@ -1007,7 +1166,7 @@ type Recall struct {
 
 func (x *Recall) Reset() {
 	*x = Recall{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[10]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1019,7 +1178,7 @@ func (x *Recall) String() string {
 func (*Recall) ProtoMessage() {}
 
 func (x *Recall) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[10]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1032,7 +1191,7 @@ func (x *Recall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Recall.ProtoReflect.Descriptor instead.
 func (*Recall) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Recall) GetToken() string {
@@ -1062,7 +1221,7 @@ type ResultAck struct {
 
 func (x *ResultAck) Reset() {
 	*x = ResultAck{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[11]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1074,7 +1233,7 @@ func (x *ResultAck) String() string {
 func (*ResultAck) ProtoMessage() {}
 
 func (x *ResultAck) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[11]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1087,7 +1246,7 @@ func (x *ResultAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultAck.ProtoReflect.Descriptor instead.
 func (*ResultAck) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{11}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ResultAck) GetToken() string {
@@ -1117,7 +1276,7 @@ type Extended struct {
 
 func (x *Extended) Reset() {
 	*x = Extended{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[12]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1288,7 @@ func (x *Extended) String() string {
 func (*Extended) ProtoMessage() {}
 
 func (x *Extended) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[12]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1301,7 @@ func (x *Extended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extended.ProtoReflect.Descriptor instead.
 func (*Extended) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{12}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Extended) GetToken() string {
@@ -1180,7 +1339,7 @@ type RequestEvictionRequest struct {
 
 func (x *RequestEvictionRequest) Reset() {
 	*x = RequestEvictionRequest{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[13]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1192,7 +1351,7 @@ func (x *RequestEvictionRequest) String() string {
 func (*RequestEvictionRequest) ProtoMessage() {}
 
 func (x *RequestEvictionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[13]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1205,7 +1364,7 @@ func (x *RequestEvictionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestEvictionRequest.ProtoReflect.Descriptor instead.
 func (*RequestEvictionRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{13}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *RequestEvictionRequest) GetCluster() string {
@@ -1261,7 +1420,7 @@ type RequestEvictionResponse struct {
 
 func (x *RequestEvictionResponse) Reset() {
 	*x = RequestEvictionResponse{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[14]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1273,7 +1432,7 @@ func (x *RequestEvictionResponse) String() string {
 func (*RequestEvictionResponse) ProtoMessage() {}
 
 func (x *RequestEvictionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[14]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1286,7 +1445,7 @@ func (x *RequestEvictionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestEvictionResponse.ProtoReflect.Descriptor instead.
 func (*RequestEvictionResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{14}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *RequestEvictionResponse) GetEviction() *Eviction {
@@ -1311,7 +1470,7 @@ type WithdrawEvictionRequest struct {
 
 func (x *WithdrawEvictionRequest) Reset() {
 	*x = WithdrawEvictionRequest{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[15]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1482,7 @@ func (x *WithdrawEvictionRequest) String() string {
 func (*WithdrawEvictionRequest) ProtoMessage() {}
 
 func (x *WithdrawEvictionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[15]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1495,7 @@ func (x *WithdrawEvictionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawEvictionRequest.ProtoReflect.Descriptor instead.
 func (*WithdrawEvictionRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{15}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *WithdrawEvictionRequest) GetCluster() string {
@@ -1371,7 +1530,7 @@ type WithdrawEvictionResponse struct {
 
 func (x *WithdrawEvictionResponse) Reset() {
 	*x = WithdrawEvictionResponse{}
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[16]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1383,7 +1542,7 @@ func (x *WithdrawEvictionResponse) String() string {
 func (*WithdrawEvictionResponse) ProtoMessage() {}
 
 func (x *WithdrawEvictionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_eviction_proto_msgTypes[16]
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1396,7 +1555,7 @@ func (x *WithdrawEvictionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WithdrawEvictionResponse.ProtoReflect.Descriptor instead.
 func (*WithdrawEvictionResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{16}
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WithdrawEvictionResponse) GetEviction() *Eviction {
@@ -1406,18 +1565,86 @@ func (x *WithdrawEvictionResponse) GetEviction() *Eviction {
 	return nil
 }
 
+// Basis is what the order rests on, as the feed told it. If the live objects say
+// otherwise the order is STALE, and nothing of it may be done.
+type UpdateNode_Basis struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Status of condition Ready: True, False, Unknown; empty if the node had none.
+	// STALE if it is another, unless it is the one that the order sets.
+	ReadyStatus string `protobuf:"bytes,1,opt,name=ready_status,json=readyStatus,proto3" json:"ready_status,omitempty"`
+	// lastHeartbeatTime of condition Ready. With
+	// unknown_conditions: STALE if the live one is later.
+	HeartbeatTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=heartbeat_time,json=heartbeatTime,proto3" json:"heartbeat_time,omitempty"`
+	// spec.renewTime of the node's Lease, if the feed has told it. With
+	// unknown_conditions: STALE if the live one is later.
+	RenewTime     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=renew_time,json=renewTime,proto3" json:"renew_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateNode_Basis) Reset() {
+	*x = UpdateNode_Basis{}
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateNode_Basis) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateNode_Basis) ProtoMessage() {}
+
+func (x *UpdateNode_Basis) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_eviction_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateNode_Basis.ProtoReflect.Descriptor instead.
+func (*UpdateNode_Basis) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_eviction_proto_rawDescGZIP(), []int{9, 0}
+}
+
+func (x *UpdateNode_Basis) GetReadyStatus() string {
+	if x != nil {
+		return x.ReadyStatus
+	}
+	return ""
+}
+
+func (x *UpdateNode_Basis) GetHeartbeatTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeartbeatTime
+	}
+	return nil
+}
+
+func (x *UpdateNode_Basis) GetRenewTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RenewTime
+	}
+	return nil
+}
+
 var File_reprieve_v1_eviction_proto protoreflect.FileDescriptor
 
 const file_reprieve_v1_eviction_proto_rawDesc = "" +
 	"\n" +
-	"\x1areprieve/v1/eviction.proto\x12\vreprieve.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17reprieve/v1/types.proto\"\x9d\x02\n" +
+	"\x1areprieve/v1/eviction.proto\x12\vreprieve.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x19reprieve/v1/objects.proto\x1a\x17reprieve/v1/types.proto\"\x9d\x02\n" +
 	"\fEvictRequest\x122\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.reprieve.v1.ExecutorHelloH\x00R\x05hello\x12-\n" +
 	"\x06result\x18\x02 \x01(\v2\x13.reprieve.v1.ResultH\x00R\x06result\x12-\n" +
 	"\x06extend\x18\x03 \x01(\v2\x13.reprieve.v1.ExtendH\x00R\x06extend\x12=\n" +
 	"\fset_capacity\x18\x04 \x01(\v2\x18.reprieve.v1.SetCapacityH\x00R\vsetCapacity\x12*\n" +
 	"\x05drain\x18\x05 \x01(\v2\x12.reprieve.v1.DrainH\x00R\x05drainB\x10\n" +
-	"\amessage\x12\x05\xbaH\x02\b\x01\"\x97\x02\n" +
+	"\amessage\x12\x05\xbaH\x02\b\x01\"\xb8\x02\n" +
 	"\rExecutorHello\x12+\n" +
 	"\vexecutor_id\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\n" +
@@ -1427,7 +1654,9 @@ const file_reprieve_v1_eviction_proto_rawDesc = "" +
 	"\xbaH\a*\x05\x18\x90N(\x01R\bcapacity\x124\n" +
 	"\vheld_tokens\x18\x04 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\x01R\n" +
 	"heldTokens\x12\"\n" +
-	"\aversion\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\"\xd8\x01\n" +
+	"\aversion\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\aversion\x12\x1f\n" +
+	"\vnode_orders\x18\x06 \x01(\bR\n" +
+	"nodeOrders\"\xd8\x01\n" +
 	"\x06Result\x12 \n" +
 	"\x05token\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x05token\x12<\n" +
@@ -1451,7 +1680,7 @@ const file_reprieve_v1_eviction_proto_rawDesc = "" +
 	"\bextended\x18\x05 \x01(\v2\x15.reprieve.v1.ExtendedH\x00R\bextendedB\t\n" +
 	"\amessage\"8\n" +
 	"\x0fExecutorWelcome\x12%\n" +
-	"\x0eserver_version\x18\x01 \x01(\tR\rserverVersion\"\xd4\x01\n" +
+	"\x0eserver_version\x18\x01 \x01(\tR\rserverVersion\"\x90\x02\n" +
 	"\x05Order\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12:\n" +
 	"\vdeadline_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\n" +
@@ -1459,8 +1688,27 @@ const file_reprieve_v1_eviction_proto_rawDesc = "" +
 	"\aattempt\x18\x03 \x01(\rR\aattempt\x12\x1f\n" +
 	"\veviction_id\x18\x04 \x01(\tR\n" +
 	"evictionId\x124\n" +
-	"\tevict_pod\x18\x05 \x01(\v2\x15.reprieve.v1.EvictPodH\x00R\bevictPodB\b\n" +
-	"\x06action\"\x8c\x03\n" +
+	"\tevict_pod\x18\x05 \x01(\v2\x15.reprieve.v1.EvictPodH\x00R\bevictPod\x12:\n" +
+	"\vupdate_node\x18\x06 \x01(\v2\x17.reprieve.v1.UpdateNodeH\x00R\n" +
+	"updateNodeB\b\n" +
+	"\x06action\"\x8e\x04\n" +
+	"\n" +
+	"UpdateNode\x12\x18\n" +
+	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x123\n" +
+	"\x05basis\x18\x04 \x01(\v2\x1d.reprieve.v1.UpdateNode.BasisR\x05basis\x12-\n" +
+	"\x12unknown_conditions\x18\x05 \x03(\tR\x11unknownConditions\x121\n" +
+	"\n" +
+	"add_taints\x18\x06 \x03(\v2\x12.reprieve.v1.TaintR\taddTaints\x127\n" +
+	"\rremove_taints\x18\a \x03(\v2\x12.reprieve.v1.TaintR\fremoveTaints\x12-\n" +
+	"\x13mark_pods_not_ready\x18\b \x01(\bR\x10markPodsNotReady\x12\x16\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x1a\xa8\x01\n" +
+	"\x05Basis\x12!\n" +
+	"\fready_status\x18\x01 \x01(\tR\vreadyStatus\x12A\n" +
+	"\x0eheartbeat_time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\rheartbeatTime\x129\n" +
+	"\n" +
+	"renew_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\trenewTime\"\x8c\x03\n" +
 	"\bEvictPod\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -1535,7 +1783,7 @@ func file_reprieve_v1_eviction_proto_rawDescGZIP() []byte {
 }
 
 var file_reprieve_v1_eviction_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_reprieve_v1_eviction_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_reprieve_v1_eviction_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_reprieve_v1_eviction_proto_goTypes = []any{
 	(Recall_Reason)(0),               // 0: reprieve.v1.Recall.Reason
 	(ResultAck_Disposition)(0),       // 1: reprieve.v1.ResultAck.Disposition
@@ -1548,21 +1796,24 @@ var file_reprieve_v1_eviction_proto_goTypes = []any{
 	(*EvictResponse)(nil),            // 8: reprieve.v1.EvictResponse
 	(*ExecutorWelcome)(nil),          // 9: reprieve.v1.ExecutorWelcome
 	(*Order)(nil),                    // 10: reprieve.v1.Order
-	(*EvictPod)(nil),                 // 11: reprieve.v1.EvictPod
-	(*Recall)(nil),                   // 12: reprieve.v1.Recall
-	(*ResultAck)(nil),                // 13: reprieve.v1.ResultAck
-	(*Extended)(nil),                 // 14: reprieve.v1.Extended
-	(*RequestEvictionRequest)(nil),   // 15: reprieve.v1.RequestEvictionRequest
-	(*RequestEvictionResponse)(nil),  // 16: reprieve.v1.RequestEvictionResponse
-	(*WithdrawEvictionRequest)(nil),  // 17: reprieve.v1.WithdrawEvictionRequest
-	(*WithdrawEvictionResponse)(nil), // 18: reprieve.v1.WithdrawEvictionResponse
-	(Outcome)(0),                     // 19: reprieve.v1.Outcome
-	(*durationpb.Duration)(nil),      // 20: google.protobuf.Duration
-	(EvictionMethod)(0),              // 21: reprieve.v1.EvictionMethod
-	(*Cause)(nil),                    // 22: reprieve.v1.Cause
-	(*timestamppb.Timestamp)(nil),    // 23: google.protobuf.Timestamp
-	(*PodRef)(nil),                   // 24: reprieve.v1.PodRef
-	(*Eviction)(nil),                 // 25: reprieve.v1.Eviction
+	(*UpdateNode)(nil),               // 11: reprieve.v1.UpdateNode
+	(*EvictPod)(nil),                 // 12: reprieve.v1.EvictPod
+	(*Recall)(nil),                   // 13: reprieve.v1.Recall
+	(*ResultAck)(nil),                // 14: reprieve.v1.ResultAck
+	(*Extended)(nil),                 // 15: reprieve.v1.Extended
+	(*RequestEvictionRequest)(nil),   // 16: reprieve.v1.RequestEvictionRequest
+	(*RequestEvictionResponse)(nil),  // 17: reprieve.v1.RequestEvictionResponse
+	(*WithdrawEvictionRequest)(nil),  // 18: reprieve.v1.WithdrawEvictionRequest
+	(*WithdrawEvictionResponse)(nil), // 19: reprieve.v1.WithdrawEvictionResponse
+	(*UpdateNode_Basis)(nil),         // 20: reprieve.v1.UpdateNode.Basis
+	(Outcome)(0),                     // 21: reprieve.v1.Outcome
+	(*durationpb.Duration)(nil),      // 22: google.protobuf.Duration
+	(*Taint)(nil),                    // 23: reprieve.v1.Taint
+	(EvictionMethod)(0),              // 24: reprieve.v1.EvictionMethod
+	(*Cause)(nil),                    // 25: reprieve.v1.Cause
+	(*timestamppb.Timestamp)(nil),    // 26: google.protobuf.Timestamp
+	(*PodRef)(nil),                   // 27: reprieve.v1.PodRef
+	(*Eviction)(nil),                 // 28: reprieve.v1.Eviction
 }
 var file_reprieve_v1_eviction_proto_depIdxs = []int32{
 	3,  // 0: reprieve.v1.EvictRequest.hello:type_name -> reprieve.v1.ExecutorHello
@@ -1570,38 +1821,44 @@ var file_reprieve_v1_eviction_proto_depIdxs = []int32{
 	5,  // 2: reprieve.v1.EvictRequest.extend:type_name -> reprieve.v1.Extend
 	6,  // 3: reprieve.v1.EvictRequest.set_capacity:type_name -> reprieve.v1.SetCapacity
 	7,  // 4: reprieve.v1.EvictRequest.drain:type_name -> reprieve.v1.Drain
-	19, // 5: reprieve.v1.Result.outcome:type_name -> reprieve.v1.Outcome
-	20, // 6: reprieve.v1.Result.retry_after:type_name -> google.protobuf.Duration
+	21, // 5: reprieve.v1.Result.outcome:type_name -> reprieve.v1.Outcome
+	22, // 6: reprieve.v1.Result.retry_after:type_name -> google.protobuf.Duration
 	9,  // 7: reprieve.v1.EvictResponse.welcome:type_name -> reprieve.v1.ExecutorWelcome
 	10, // 8: reprieve.v1.EvictResponse.order:type_name -> reprieve.v1.Order
-	12, // 9: reprieve.v1.EvictResponse.recall:type_name -> reprieve.v1.Recall
-	13, // 10: reprieve.v1.EvictResponse.result_ack:type_name -> reprieve.v1.ResultAck
-	14, // 11: reprieve.v1.EvictResponse.extended:type_name -> reprieve.v1.Extended
-	20, // 12: reprieve.v1.Order.deadline_in:type_name -> google.protobuf.Duration
-	11, // 13: reprieve.v1.Order.evict_pod:type_name -> reprieve.v1.EvictPod
-	21, // 14: reprieve.v1.EvictPod.method:type_name -> reprieve.v1.EvictionMethod
-	20, // 15: reprieve.v1.EvictPod.budget_wait:type_name -> google.protobuf.Duration
-	20, // 16: reprieve.v1.EvictPod.grace_period:type_name -> google.protobuf.Duration
-	22, // 17: reprieve.v1.EvictPod.cause:type_name -> reprieve.v1.Cause
-	23, // 18: reprieve.v1.EvictPod.due_time:type_name -> google.protobuf.Timestamp
-	0,  // 19: reprieve.v1.Recall.reason:type_name -> reprieve.v1.Recall.Reason
-	1,  // 20: reprieve.v1.ResultAck.disposition:type_name -> reprieve.v1.ResultAck.Disposition
-	20, // 21: reprieve.v1.Extended.deadline_in:type_name -> google.protobuf.Duration
-	24, // 22: reprieve.v1.RequestEvictionRequest.pod:type_name -> reprieve.v1.PodRef
-	23, // 23: reprieve.v1.RequestEvictionRequest.not_before:type_name -> google.protobuf.Timestamp
-	25, // 24: reprieve.v1.RequestEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
-	25, // 25: reprieve.v1.WithdrawEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
-	2,  // 26: reprieve.v1.EvictionService.Evict:input_type -> reprieve.v1.EvictRequest
-	15, // 27: reprieve.v1.EvictionService.RequestEviction:input_type -> reprieve.v1.RequestEvictionRequest
-	17, // 28: reprieve.v1.EvictionService.WithdrawEviction:input_type -> reprieve.v1.WithdrawEvictionRequest
-	8,  // 29: reprieve.v1.EvictionService.Evict:output_type -> reprieve.v1.EvictResponse
-	16, // 30: reprieve.v1.EvictionService.RequestEviction:output_type -> reprieve.v1.RequestEvictionResponse
-	18, // 31: reprieve.v1.EvictionService.WithdrawEviction:output_type -> reprieve.v1.WithdrawEvictionResponse
-	29, // [29:32] is the sub-list for method output_type
-	26, // [26:29] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	13, // 9: reprieve.v1.EvictResponse.recall:type_name -> reprieve.v1.Recall
+	14, // 10: reprieve.v1.EvictResponse.result_ack:type_name -> reprieve.v1.ResultAck
+	15, // 11: reprieve.v1.EvictResponse.extended:type_name -> reprieve.v1.Extended
+	22, // 12: reprieve.v1.Order.deadline_in:type_name -> google.protobuf.Duration
+	12, // 13: reprieve.v1.Order.evict_pod:type_name -> reprieve.v1.EvictPod
+	11, // 14: reprieve.v1.Order.update_node:type_name -> reprieve.v1.UpdateNode
+	20, // 15: reprieve.v1.UpdateNode.basis:type_name -> reprieve.v1.UpdateNode.Basis
+	23, // 16: reprieve.v1.UpdateNode.add_taints:type_name -> reprieve.v1.Taint
+	23, // 17: reprieve.v1.UpdateNode.remove_taints:type_name -> reprieve.v1.Taint
+	24, // 18: reprieve.v1.EvictPod.method:type_name -> reprieve.v1.EvictionMethod
+	22, // 19: reprieve.v1.EvictPod.budget_wait:type_name -> google.protobuf.Duration
+	22, // 20: reprieve.v1.EvictPod.grace_period:type_name -> google.protobuf.Duration
+	25, // 21: reprieve.v1.EvictPod.cause:type_name -> reprieve.v1.Cause
+	26, // 22: reprieve.v1.EvictPod.due_time:type_name -> google.protobuf.Timestamp
+	0,  // 23: reprieve.v1.Recall.reason:type_name -> reprieve.v1.Recall.Reason
+	1,  // 24: reprieve.v1.ResultAck.disposition:type_name -> reprieve.v1.ResultAck.Disposition
+	22, // 25: reprieve.v1.Extended.deadline_in:type_name -> google.protobuf.Duration
+	27, // 26: reprieve.v1.RequestEvictionRequest.pod:type_name -> reprieve.v1.PodRef
+	26, // 27: reprieve.v1.RequestEvictionRequest.not_before:type_name -> google.protobuf.Timestamp
+	28, // 28: reprieve.v1.RequestEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
+	28, // 29: reprieve.v1.WithdrawEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
+	26, // 30: reprieve.v1.UpdateNode.Basis.heartbeat_time:type_name -> google.protobuf.Timestamp
+	26, // 31: reprieve.v1.UpdateNode.Basis.renew_time:type_name -> google.protobuf.Timestamp
+	2,  // 32: reprieve.v1.EvictionService.Evict:input_type -> reprieve.v1.EvictRequest
+	16, // 33: reprieve.v1.EvictionService.RequestEviction:input_type -> reprieve.v1.RequestEvictionRequest
+	18, // 34: reprieve.v1.EvictionService.WithdrawEviction:input_type -> reprieve.v1.WithdrawEvictionRequest
+	8,  // 35: reprieve.v1.EvictionService.Evict:output_type -> reprieve.v1.EvictResponse
+	17, // 36: reprieve.v1.EvictionService.RequestEviction:output_type -> reprieve.v1.RequestEvictionResponse
+	19, // 37: reprieve.v1.EvictionService.WithdrawEviction:output_type -> reprieve.v1.WithdrawEvictionResponse
+	35, // [35:38] is the sub-list for method output_type
+	32, // [32:35] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_eviction_proto_init() }
@@ -1609,6 +1866,7 @@ func file_reprieve_v1_eviction_proto_init() {
 	if File_reprieve_v1_eviction_proto != nil {
 		return
 	}
+	file_reprieve_v1_objects_proto_init()
 	file_reprieve_v1_types_proto_init()
 	file_reprieve_v1_eviction_proto_msgTypes[0].OneofWrappers = []any{
 		(*EvictRequest_Hello)(nil),
@@ -1626,6 +1884,7 @@ func file_reprieve_v1_eviction_proto_init() {
 	}
 	file_reprieve_v1_eviction_proto_msgTypes[8].OneofWrappers = []any{
 		(*Order_EvictPod)(nil),
+		(*Order_UpdateNode)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1633,7 +1892,7 @@ func file_reprieve_v1_eviction_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_eviction_proto_rawDesc), len(file_reprieve_v1_eviction_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

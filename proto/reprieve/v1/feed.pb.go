@@ -238,8 +238,13 @@ type FeedHello struct {
 	AgentVersion string `protobuf:"bytes,5,opt,name=agent_version,json=agentVersion,proto3" json:"agent_version,omitempty"`
 	// Version of the cluster's API server.
 	KubernetesVersion string `protobuf:"bytes,6,opt,name=kubernetes_version,json=kubernetesVersion,proto3" json:"kubernetes_version,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// What the feeder knows of a node lifecycle controller that runs in the cluster,
+	// for people, such as the name of a kube-controller-manager pod that does not
+	// switch it off; empty if it knows of none. While it says something, node_health
+	// ENFORCE is refused unless forced.
+	NodeLifecycleController string `protobuf:"bytes,7,opt,name=node_lifecycle_controller,json=nodeLifecycleController,proto3" json:"node_lifecycle_controller,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *FeedHello) Reset() {
@@ -310,6 +315,13 @@ func (x *FeedHello) GetAgentVersion() string {
 func (x *FeedHello) GetKubernetesVersion() string {
 	if x != nil {
 		return x.KubernetesVersion
+	}
+	return ""
+}
+
+func (x *FeedHello) GetNodeLifecycleController() string {
+	if x != nil {
+		return x.NodeLifecycleController
 	}
 	return ""
 }
@@ -596,6 +608,7 @@ type FeedResponse struct {
 	//	*FeedResponse_Ack
 	//	*FeedResponse_ResyncRequired
 	//	*FeedResponse_ModeChanged
+	//	*FeedResponse_NodeHealthChanged
 	Message       isFeedResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -674,6 +687,15 @@ func (x *FeedResponse) GetModeChanged() *ModeChanged {
 	return nil
 }
 
+func (x *FeedResponse) GetNodeHealthChanged() *NodeHealthChanged {
+	if x != nil {
+		if x, ok := x.Message.(*FeedResponse_NodeHealthChanged); ok {
+			return x.NodeHealthChanged
+		}
+	}
+	return nil
+}
+
 type isFeedResponse_Message interface {
 	isFeedResponse_Message()
 }
@@ -698,6 +720,11 @@ type FeedResponse_ModeChanged struct {
 	ModeChanged *ModeChanged `protobuf:"bytes,4,opt,name=mode_changed,json=modeChanged,proto3,oneof"`
 }
 
+type FeedResponse_NodeHealthChanged struct {
+	// The cluster's node health mode has changed since the welcome.
+	NodeHealthChanged *NodeHealthChanged `protobuf:"bytes,5,opt,name=node_health_changed,json=nodeHealthChanged,proto3,oneof"`
+}
+
 func (*FeedResponse_Welcome) isFeedResponse_Message() {}
 
 func (*FeedResponse_Ack) isFeedResponse_Message() {}
@@ -705,6 +732,8 @@ func (*FeedResponse_Ack) isFeedResponse_Message() {}
 func (*FeedResponse_ResyncRequired) isFeedResponse_Message() {}
 
 func (*FeedResponse_ModeChanged) isFeedResponse_Message() {}
+
+func (*FeedResponse_NodeHealthChanged) isFeedResponse_Message() {}
 
 // FeedWelcome answers Hello.
 type FeedWelcome struct {
@@ -717,8 +746,11 @@ type FeedWelcome struct {
 	ServerVersion string `protobuf:"bytes,3,opt,name=server_version,json=serverVersion,proto3" json:"server_version,omitempty"`
 	// Most events that a batch may have.
 	MaxBatchEvents uint32 `protobuf:"varint,4,opt,name=max_batch_events,json=maxBatchEvents,proto3" json:"max_batch_events,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whether node health is wanted. Unless OFF, feed the leases too (NodeLeaseRenewals),
+	// and nodes with their labels, conditions, unschedulable and resource_version.
+	NodeHealth    NodeHealthMode `protobuf:"varint,5,opt,name=node_health,json=nodeHealth,proto3,enum=reprieve.v1.NodeHealthMode" json:"node_health,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FeedWelcome) Reset() {
@@ -777,6 +809,13 @@ func (x *FeedWelcome) GetMaxBatchEvents() uint32 {
 		return x.MaxBatchEvents
 	}
 	return 0
+}
+
+func (x *FeedWelcome) GetNodeHealth() NodeHealthMode {
+	if x != nil {
+		return x.NodeHealth
+	}
+	return NodeHealthMode_NODE_HEALTH_MODE_UNSPECIFIED
 }
 
 // Ack says that a message and all before it, and all that follows from them, is on disk.
@@ -927,6 +966,53 @@ func (x *ModeChanged) GetMode() Mode {
 	return Mode_MODE_UNSPECIFIED
 }
 
+// NodeHealthChanged tells of the cluster's new node health mode. When it was OFF
+// before, ResyncRequired follows: the list shows the nodes with all that is wanted.
+type NodeHealthChanged struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The mode now in force.
+	NodeHealth    NodeHealthMode `protobuf:"varint,1,opt,name=node_health,json=nodeHealth,proto3,enum=reprieve.v1.NodeHealthMode" json:"node_health,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeHealthChanged) Reset() {
+	*x = NodeHealthChanged{}
+	mi := &file_reprieve_v1_feed_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeHealthChanged) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeHealthChanged) ProtoMessage() {}
+
+func (x *NodeHealthChanged) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_feed_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeHealthChanged.ProtoReflect.Descriptor instead.
+func (*NodeHealthChanged) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_feed_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *NodeHealthChanged) GetNodeHealth() NodeHealthMode {
+	if x != nil {
+		return x.NodeHealth
+	}
+	return NodeHealthMode_NODE_HEALTH_MODE_UNSPECIFIED
+}
+
 var File_reprieve_v1_feed_proto protoreflect.FileDescriptor
 
 const file_reprieve_v1_feed_proto_rawDesc = "" +
@@ -940,7 +1026,7 @@ const file_reprieve_v1_feed_proto_rawDesc = "" +
 	"\x05batch\x18\x04 \x01(\v2\x12.reprieve.v1.BatchH\x00R\x05batch\x121\n" +
 	"\bsync_end\x18\x05 \x01(\v2\x14.reprieve.v1.SyncEndH\x00R\asyncEnd\x126\n" +
 	"\theartbeat\x18\x06 \x01(\v2\x16.reprieve.v1.HeartbeatH\x00R\theartbeatB\x10\n" +
-	"\amessage\x12\x05\xbaH\x02\b\x01\"\xb2\x02\n" +
+	"\amessage\x12\x05\xbaH\x02\b\x01\"\xf8\x02\n" +
 	"\tFeedHello\x12D\n" +
 	"\acluster\x18\x01 \x01(\tB*\xbaH'r%\x10\x01\x18?2\x1f^[a-z0-9]([-a-z0-9]*[a-z0-9])?$R\acluster\x12+\n" +
 	"\vcluster_uid\x18\x02 \x01(\tB\n" +
@@ -950,7 +1036,8 @@ const file_reprieve_v1_feed_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\bfeederId\x12!\n" +
 	"\ffeeder_epoch\x18\x04 \x01(\x04R\vfeederEpoch\x12-\n" +
 	"\ragent_version\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\fagentVersion\x127\n" +
-	"\x12kubernetes_version\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x11kubernetesVersion\"\v\n" +
+	"\x12kubernetes_version\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x11kubernetesVersion\x12D\n" +
+	"\x19node_lifecycle_controller\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x17nodeLifecycleController\"\v\n" +
 	"\tSyncBegin\"\t\n" +
 	"\aSyncEnd\"\v\n" +
 	"\tHeartbeat\">\n" +
@@ -966,25 +1053,31 @@ const file_reprieve_v1_feed_proto_rawDesc = "" +
 	"\x16EVENT_TYPE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_TYPE_UPSERT\x10\x01\x12\x15\n" +
 	"\x11EVENT_TYPE_DELETE\x10\x02B\b\n" +
-	"\x06object\"\xfc\x01\n" +
+	"\x06object\"\xce\x02\n" +
 	"\fFeedResponse\x124\n" +
 	"\awelcome\x18\x01 \x01(\v2\x18.reprieve.v1.FeedWelcomeH\x00R\awelcome\x12$\n" +
 	"\x03ack\x18\x02 \x01(\v2\x10.reprieve.v1.AckH\x00R\x03ack\x12F\n" +
 	"\x0fresync_required\x18\x03 \x01(\v2\x1b.reprieve.v1.ResyncRequiredH\x00R\x0eresyncRequired\x12=\n" +
-	"\fmode_changed\x18\x04 \x01(\v2\x18.reprieve.v1.ModeChangedH\x00R\vmodeChangedB\t\n" +
-	"\amessage\"\xcf\x01\n" +
+	"\fmode_changed\x18\x04 \x01(\v2\x18.reprieve.v1.ModeChangedH\x00R\vmodeChanged\x12P\n" +
+	"\x13node_health_changed\x18\x05 \x01(\v2\x1e.reprieve.v1.NodeHealthChangedH\x00R\x11nodeHealthChangedB\t\n" +
+	"\amessage\"\x8d\x02\n" +
 	"\vFeedWelcome\x12H\n" +
 	"\x12heartbeat_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x11heartbeatInterval\x12%\n" +
 	"\x04mode\x18\x02 \x01(\x0e2\x11.reprieve.v1.ModeR\x04mode\x12%\n" +
 	"\x0eserver_version\x18\x03 \x01(\tR\rserverVersion\x12(\n" +
-	"\x10max_batch_events\x18\x04 \x01(\rR\x0emaxBatchEvents\"9\n" +
+	"\x10max_batch_events\x18\x04 \x01(\rR\x0emaxBatchEvents\x12<\n" +
+	"\vnode_health\x18\x05 \x01(\x0e2\x1b.reprieve.v1.NodeHealthModeR\n" +
+	"nodeHealth\"9\n" +
 	"\x03Ack\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x04R\bsequence\x12\x16\n" +
 	"\x06synced\x18\x02 \x01(\bR\x06synced\"(\n" +
 	"\x0eResyncRequired\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"4\n" +
 	"\vModeChanged\x12%\n" +
-	"\x04mode\x18\x01 \x01(\x0e2\x11.reprieve.v1.ModeR\x04mode2N\n" +
+	"\x04mode\x18\x01 \x01(\x0e2\x11.reprieve.v1.ModeR\x04mode\"Q\n" +
+	"\x11NodeHealthChanged\x12<\n" +
+	"\vnode_health\x18\x01 \x01(\x0e2\x1b.reprieve.v1.NodeHealthModeR\n" +
+	"nodeHealth2N\n" +
 	"\vFeedService\x12?\n" +
 	"\x04Feed\x12\x18.reprieve.v1.FeedRequest\x1a\x19.reprieve.v1.FeedResponse(\x010\x01B?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
@@ -1001,7 +1094,7 @@ func file_reprieve_v1_feed_proto_rawDescGZIP() []byte {
 }
 
 var file_reprieve_v1_feed_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_reprieve_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_reprieve_v1_feed_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_reprieve_v1_feed_proto_goTypes = []any{
 	(Event_EventType)(0),        // 0: reprieve.v1.Event.EventType
 	(*FeedRequest)(nil),         // 1: reprieve.v1.FeedRequest
@@ -1016,11 +1109,13 @@ var file_reprieve_v1_feed_proto_goTypes = []any{
 	(*Ack)(nil),                 // 10: reprieve.v1.Ack
 	(*ResyncRequired)(nil),      // 11: reprieve.v1.ResyncRequired
 	(*ModeChanged)(nil),         // 12: reprieve.v1.ModeChanged
-	(*Node)(nil),                // 13: reprieve.v1.Node
-	(*Pod)(nil),                 // 14: reprieve.v1.Pod
-	(*NodeLeaseRenewals)(nil),   // 15: reprieve.v1.NodeLeaseRenewals
-	(*durationpb.Duration)(nil), // 16: google.protobuf.Duration
-	(Mode)(0),                   // 17: reprieve.v1.Mode
+	(*NodeHealthChanged)(nil),   // 13: reprieve.v1.NodeHealthChanged
+	(*Node)(nil),                // 14: reprieve.v1.Node
+	(*Pod)(nil),                 // 15: reprieve.v1.Pod
+	(*NodeLeaseRenewals)(nil),   // 16: reprieve.v1.NodeLeaseRenewals
+	(*durationpb.Duration)(nil), // 17: google.protobuf.Duration
+	(Mode)(0),                   // 18: reprieve.v1.Mode
+	(NodeHealthMode)(0),         // 19: reprieve.v1.NodeHealthMode
 }
 var file_reprieve_v1_feed_proto_depIdxs = []int32{
 	2,  // 0: reprieve.v1.FeedRequest.hello:type_name -> reprieve.v1.FeedHello
@@ -1030,23 +1125,26 @@ var file_reprieve_v1_feed_proto_depIdxs = []int32{
 	5,  // 4: reprieve.v1.FeedRequest.heartbeat:type_name -> reprieve.v1.Heartbeat
 	7,  // 5: reprieve.v1.Batch.events:type_name -> reprieve.v1.Event
 	0,  // 6: reprieve.v1.Event.type:type_name -> reprieve.v1.Event.EventType
-	13, // 7: reprieve.v1.Event.node:type_name -> reprieve.v1.Node
-	14, // 8: reprieve.v1.Event.pod:type_name -> reprieve.v1.Pod
-	15, // 9: reprieve.v1.Event.lease_renewals:type_name -> reprieve.v1.NodeLeaseRenewals
+	14, // 7: reprieve.v1.Event.node:type_name -> reprieve.v1.Node
+	15, // 8: reprieve.v1.Event.pod:type_name -> reprieve.v1.Pod
+	16, // 9: reprieve.v1.Event.lease_renewals:type_name -> reprieve.v1.NodeLeaseRenewals
 	9,  // 10: reprieve.v1.FeedResponse.welcome:type_name -> reprieve.v1.FeedWelcome
 	10, // 11: reprieve.v1.FeedResponse.ack:type_name -> reprieve.v1.Ack
 	11, // 12: reprieve.v1.FeedResponse.resync_required:type_name -> reprieve.v1.ResyncRequired
 	12, // 13: reprieve.v1.FeedResponse.mode_changed:type_name -> reprieve.v1.ModeChanged
-	16, // 14: reprieve.v1.FeedWelcome.heartbeat_interval:type_name -> google.protobuf.Duration
-	17, // 15: reprieve.v1.FeedWelcome.mode:type_name -> reprieve.v1.Mode
-	17, // 16: reprieve.v1.ModeChanged.mode:type_name -> reprieve.v1.Mode
-	1,  // 17: reprieve.v1.FeedService.Feed:input_type -> reprieve.v1.FeedRequest
-	8,  // 18: reprieve.v1.FeedService.Feed:output_type -> reprieve.v1.FeedResponse
-	18, // [18:19] is the sub-list for method output_type
-	17, // [17:18] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	13, // 14: reprieve.v1.FeedResponse.node_health_changed:type_name -> reprieve.v1.NodeHealthChanged
+	17, // 15: reprieve.v1.FeedWelcome.heartbeat_interval:type_name -> google.protobuf.Duration
+	18, // 16: reprieve.v1.FeedWelcome.mode:type_name -> reprieve.v1.Mode
+	19, // 17: reprieve.v1.FeedWelcome.node_health:type_name -> reprieve.v1.NodeHealthMode
+	18, // 18: reprieve.v1.ModeChanged.mode:type_name -> reprieve.v1.Mode
+	19, // 19: reprieve.v1.NodeHealthChanged.node_health:type_name -> reprieve.v1.NodeHealthMode
+	1,  // 20: reprieve.v1.FeedService.Feed:input_type -> reprieve.v1.FeedRequest
+	8,  // 21: reprieve.v1.FeedService.Feed:output_type -> reprieve.v1.FeedResponse
+	21, // [21:22] is the sub-list for method output_type
+	20, // [20:21] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_feed_proto_init() }
@@ -1073,6 +1171,7 @@ func file_reprieve_v1_feed_proto_init() {
 		(*FeedResponse_Ack)(nil),
 		(*FeedResponse_ResyncRequired)(nil),
 		(*FeedResponse_ModeChanged)(nil),
+		(*FeedResponse_NodeHealthChanged)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1080,7 +1179,7 @@ func file_reprieve_v1_feed_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_feed_proto_rawDesc), len(file_reprieve_v1_feed_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -665,12 +665,23 @@ func (x *Pod) GetDisruptionTime() *timestamppb.Timestamp {
 	return nil
 }
 
-// NodeLeaseRenewals names nodes whose Lease was renewed since the last batch.
-// It is taken and counted; node health decides on it where it is switched on.
+// NodeLeaseRenewals names the nodes whose Lease (namespace kube-node-lease) has
+// another renewTime than in the batch before. A renewal counts when it arrives; node
+// clocks are compared with nothing.
+//
+// Where node health is wanted (see FeedWelcome) a feeder whose watch of the leases
+// is live sends it at least every 2 s after the list's end, with no names if no
+// Lease was renewed. Without it for 5 s the service takes itself for blind: no node is silent
+// then, and each has its whole grace anew when it comes again. A feeder that knows
+// its watch to be behind sends none. An event of it is an upsert.
 type NodeLeaseRenewals struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Names of the nodes.
-	NodeNames     []string `protobuf:"bytes,1,rep,name=node_names,json=nodeNames,proto3" json:"node_names,omitempty"`
+	NodeNames []string `protobuf:"bytes,1,rep,name=node_names,json=nodeNames,proto3" json:"node_names,omitempty"`
+	// The Leases' spec.renewTime, in the same order, or none. They decide nothing
+	// here: an order hands a node's last one to the executor, which can tell from a
+	// live read that the feed is behind.
+	RenewTimes    []*timestamppb.Timestamp `protobuf:"bytes,2,rep,name=renew_times,json=renewTimes,proto3" json:"renew_times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -708,6 +719,13 @@ func (*NodeLeaseRenewals) Descriptor() ([]byte, []int) {
 func (x *NodeLeaseRenewals) GetNodeNames() []string {
 	if x != nil {
 		return x.NodeNames
+	}
+	return nil
+}
+
+func (x *NodeLeaseRenewals) GetRenewTimes() []*timestamppb.Timestamp {
+	if x != nil {
+		return x.RenewTimes
 	}
 	return nil
 }
@@ -793,10 +811,13 @@ const file_reprieve_v1_objects_proto_rawDesc = "" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\v\n" +
 	"\t_priorityB#\n" +
-	"!_termination_grace_period_seconds\"G\n" +
+	"!_termination_grace_period_seconds\"\xda\x02\n" +
 	"\x11NodeLeaseRenewals\x122\n" +
 	"\n" +
-	"node_names\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\xfd\x01R\tnodeNamesB?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
+	"node_names\x18\x01 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\xfd\x01R\tnodeNames\x12b\n" +
+	"\vrenew_times\x18\x02 \x03(\v2\x1a.google.protobuf.TimestampB%\xbaH\"\x92\x01\x1f\x10\xa0\x8d\x06\"\x19\xb2\x01\x16\"\a\b\xff\x82\xd1\xff\xaf\a2\v\b\x80\x92\xb8Ø\xfe\xff\xff\xff\x01R\n" +
+	"renewTimes:\xac\x01\xbaH\xa8\x01\x1a\xa5\x01\n" +
+	"\x0erenewals.times\x12Crenew_times must be empty, or have one entry for each of node_names\x1aNsize(this.renew_times) == 0 || size(this.renew_times) == size(this.node_names)B?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
 var (
 	file_reprieve_v1_objects_proto_rawDescOnce sync.Once
@@ -839,11 +860,12 @@ var file_reprieve_v1_objects_proto_depIdxs = []int32{
 	9,  // 12: reprieve.v1.Pod.start_time:type_name -> google.protobuf.Timestamp
 	9,  // 13: reprieve.v1.Pod.scheduled_time:type_name -> google.protobuf.Timestamp
 	9,  // 14: reprieve.v1.Pod.disruption_time:type_name -> google.protobuf.Timestamp
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	9,  // 15: reprieve.v1.NodeLeaseRenewals.renew_times:type_name -> google.protobuf.Timestamp
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_objects_proto_init() }

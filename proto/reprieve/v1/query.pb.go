@@ -24,6 +24,63 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ZoneState says how many of a zone's nodes are ready.
+type ZoneState int32
+
+const (
+	// Not set.
+	ZoneState_ZONE_STATE_UNSPECIFIED ZoneState = 0
+	// Neither of the others.
+	ZoneState_ZONE_STATE_NORMAL ZoneState = 1
+	// Many nodes are not ready.
+	ZoneState_ZONE_STATE_PARTIAL_DISRUPTION ZoneState = 2
+	// No node is ready.
+	ZoneState_ZONE_STATE_FULL_DISRUPTION ZoneState = 3
+)
+
+// Enum value maps for ZoneState.
+var (
+	ZoneState_name = map[int32]string{
+		0: "ZONE_STATE_UNSPECIFIED",
+		1: "ZONE_STATE_NORMAL",
+		2: "ZONE_STATE_PARTIAL_DISRUPTION",
+		3: "ZONE_STATE_FULL_DISRUPTION",
+	}
+	ZoneState_value = map[string]int32{
+		"ZONE_STATE_UNSPECIFIED":        0,
+		"ZONE_STATE_NORMAL":             1,
+		"ZONE_STATE_PARTIAL_DISRUPTION": 2,
+		"ZONE_STATE_FULL_DISRUPTION":    3,
+	}
+)
+
+func (x ZoneState) Enum() *ZoneState {
+	p := new(ZoneState)
+	*p = x
+	return p
+}
+
+func (x ZoneState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ZoneState) Descriptor() protoreflect.EnumDescriptor {
+	return file_reprieve_v1_query_proto_enumTypes[0].Descriptor()
+}
+
+func (ZoneState) Type() protoreflect.EnumType {
+	return &file_reprieve_v1_query_proto_enumTypes[0]
+}
+
+func (x ZoneState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ZoneState.Descriptor instead.
+func (ZoneState) EnumDescriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{0}
+}
+
 // SyncState says what is known of the feed.
 type Cluster_SyncState int32
 
@@ -69,11 +126,11 @@ func (x Cluster_SyncState) String() string {
 }
 
 func (Cluster_SyncState) Descriptor() protoreflect.EnumDescriptor {
-	return file_reprieve_v1_query_proto_enumTypes[0].Descriptor()
+	return file_reprieve_v1_query_proto_enumTypes[1].Descriptor()
 }
 
 func (Cluster_SyncState) Type() protoreflect.EnumType {
-	return &file_reprieve_v1_query_proto_enumTypes[0]
+	return &file_reprieve_v1_query_proto_enumTypes[1]
 }
 
 func (x Cluster_SyncState) Number() protoreflect.EnumNumber {
@@ -83,6 +140,59 @@ func (x Cluster_SyncState) Number() protoreflect.EnumNumber {
 // Deprecated: Use Cluster_SyncState.Descriptor instead.
 func (Cluster_SyncState) EnumDescriptor() ([]byte, []int) {
 	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{8, 0}
+}
+
+// Change says what is to happen to a taint.
+type NodeHealth_Change int32
+
+const (
+	// Nothing.
+	NodeHealth_CHANGE_UNSPECIFIED NodeHealth_Change = 0
+	// It will be added.
+	NodeHealth_CHANGE_ADD NodeHealth_Change = 1
+	// It will be removed.
+	NodeHealth_CHANGE_REMOVE NodeHealth_Change = 2
+)
+
+// Enum value maps for NodeHealth_Change.
+var (
+	NodeHealth_Change_name = map[int32]string{
+		0: "CHANGE_UNSPECIFIED",
+		1: "CHANGE_ADD",
+		2: "CHANGE_REMOVE",
+	}
+	NodeHealth_Change_value = map[string]int32{
+		"CHANGE_UNSPECIFIED": 0,
+		"CHANGE_ADD":         1,
+		"CHANGE_REMOVE":      2,
+	}
+)
+
+func (x NodeHealth_Change) Enum() *NodeHealth_Change {
+	p := new(NodeHealth_Change)
+	*p = x
+	return p
+}
+
+func (x NodeHealth_Change) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NodeHealth_Change) Descriptor() protoreflect.EnumDescriptor {
+	return file_reprieve_v1_query_proto_enumTypes[2].Descriptor()
+}
+
+func (NodeHealth_Change) Type() protoreflect.EnumType {
+	return &file_reprieve_v1_query_proto_enumTypes[2]
+}
+
+func (x NodeHealth_Change) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NodeHealth_Change.Descriptor instead.
+func (NodeHealth_Change) EnumDescriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{17, 0}
 }
 
 // Verdict is the kind of a decision.
@@ -126,11 +236,11 @@ func (x Decision_Verdict) String() string {
 }
 
 func (Decision_Verdict) Descriptor() protoreflect.EnumDescriptor {
-	return file_reprieve_v1_query_proto_enumTypes[1].Descriptor()
+	return file_reprieve_v1_query_proto_enumTypes[3].Descriptor()
 }
 
 func (Decision_Verdict) Type() protoreflect.EnumType {
-	return &file_reprieve_v1_query_proto_enumTypes[1]
+	return &file_reprieve_v1_query_proto_enumTypes[3]
 }
 
 func (x Decision_Verdict) Number() protoreflect.EnumNumber {
@@ -139,7 +249,7 @@ func (x Decision_Verdict) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Decision_Verdict.Descriptor instead.
 func (Decision_Verdict) EnumDescriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{21, 0}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{23, 0}
 }
 
 // Kind says how they differ.
@@ -187,11 +297,11 @@ func (x ShadowDifference_Kind) String() string {
 }
 
 func (ShadowDifference_Kind) Descriptor() protoreflect.EnumDescriptor {
-	return file_reprieve_v1_query_proto_enumTypes[2].Descriptor()
+	return file_reprieve_v1_query_proto_enumTypes[4].Descriptor()
 }
 
 func (ShadowDifference_Kind) Type() protoreflect.EnumType {
-	return &file_reprieve_v1_query_proto_enumTypes[2]
+	return &file_reprieve_v1_query_proto_enumTypes[4]
 }
 
 func (x ShadowDifference_Kind) Number() protoreflect.EnumNumber {
@@ -200,7 +310,7 @@ func (x ShadowDifference_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShadowDifference_Kind.Descriptor instead.
 func (ShadowDifference_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{29, 0}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{33, 0}
 }
 
 // Reason is what the records prove about a difference. Those up to NODE_GONE and
@@ -280,11 +390,11 @@ func (x ShadowDifference_Reason) String() string {
 }
 
 func (ShadowDifference_Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_reprieve_v1_query_proto_enumTypes[3].Descriptor()
+	return file_reprieve_v1_query_proto_enumTypes[5].Descriptor()
 }
 
 func (ShadowDifference_Reason) Type() protoreflect.EnumType {
-	return &file_reprieve_v1_query_proto_enumTypes[3]
+	return &file_reprieve_v1_query_proto_enumTypes[5]
 }
 
 func (x ShadowDifference_Reason) Number() protoreflect.EnumNumber {
@@ -293,7 +403,7 @@ func (x ShadowDifference_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ShadowDifference_Reason.Descriptor instead.
 func (ShadowDifference_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{29, 1}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{33, 1}
 }
 
 // ListEvictionsRequest selects evictions. Empty fields select everything.
@@ -922,6 +1032,8 @@ type Cluster struct {
 	BlastRadiusTrips uint64 `protobuf:"varint,25,opt,name=blast_radius_trips,json=blastRadiusTrips,proto3" json:"blast_radius_trips,omitempty"`
 	// Owners whose pods keep coming back to a node that they are evicted from.
 	LoopingOwners uint64 `protobuf:"varint,26,opt,name=looping_owners,json=loopingOwners,proto3" json:"looping_owners,omitempty"`
+	// Node health of the cluster; absent while it is OFF.
+	NodeHealth    *ClusterHealth `protobuf:"bytes,27,opt,name=node_health,json=nodeHealth,proto3" json:"node_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1138,6 +1250,134 @@ func (x *Cluster) GetLoopingOwners() uint64 {
 	return 0
 }
 
+func (x *Cluster) GetNodeHealth() *ClusterHealth {
+	if x != nil {
+		return x.NodeHealth
+	}
+	return nil
+}
+
+// ClusterHealth is what node health knows of a cluster.
+type ClusterHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The mode in force.
+	Mode NodeHealthMode `protobuf:"varint,1,opt,name=mode,proto3,enum=reprieve.v1.NodeHealthMode" json:"mode,omitempty"`
+	// The zones by name.
+	Zones []*ClusterHealth_Zone `protobuf:"bytes,2,rep,name=zones,proto3" json:"zones,omitempty"`
+	// Since when nothing is known of heartbeats: the feed is not live, or tells of no
+	// leases. Absent while they are known.
+	BlindTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=blind_time,json=blindTime,proto3" json:"blind_time,omitempty"`
+	// Since when so many nodes are silent at once that it is taken for the control
+	// plane's trouble. Absent otherwise.
+	SilenceHoldTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=silence_hold_time,json=silenceHoldTime,proto3" json:"silence_hold_time,omitempty"`
+	// Nodes that are silent under that hold.
+	SilentNodes uint64 `protobuf:"varint,5,opt,name=silent_nodes,json=silentNodes,proto3" json:"silent_nodes,omitempty"`
+	// Since when all zones are fully disrupted, which stops NoExecute taints and
+	// takes those of not-ready and unreachable away. Absent otherwise.
+	DisruptionTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=disruption_time,json=disruptionTime,proto3" json:"disruption_time,omitempty"`
+	// Since when the leases are known to be behind the live ones. Absent otherwise.
+	StaleTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=stale_time,json=staleTime,proto3" json:"stale_time,omitempty"`
+	// What shows that another controller works on the cluster's nodes; empty if nothing does.
+	OtherController string `protobuf:"bytes,8,opt,name=other_controller,json=otherController,proto3" json:"other_controller,omitempty"`
+	// When that was seen.
+	OtherControllerTime *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=other_controller_time,json=otherControllerTime,proto3" json:"other_controller_time,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *ClusterHealth) Reset() {
+	*x = ClusterHealth{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterHealth) ProtoMessage() {}
+
+func (x *ClusterHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterHealth.ProtoReflect.Descriptor instead.
+func (*ClusterHealth) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ClusterHealth) GetMode() NodeHealthMode {
+	if x != nil {
+		return x.Mode
+	}
+	return NodeHealthMode_NODE_HEALTH_MODE_UNSPECIFIED
+}
+
+func (x *ClusterHealth) GetZones() []*ClusterHealth_Zone {
+	if x != nil {
+		return x.Zones
+	}
+	return nil
+}
+
+func (x *ClusterHealth) GetBlindTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.BlindTime
+	}
+	return nil
+}
+
+func (x *ClusterHealth) GetSilenceHoldTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilenceHoldTime
+	}
+	return nil
+}
+
+func (x *ClusterHealth) GetSilentNodes() uint64 {
+	if x != nil {
+		return x.SilentNodes
+	}
+	return 0
+}
+
+func (x *ClusterHealth) GetDisruptionTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DisruptionTime
+	}
+	return nil
+}
+
+func (x *ClusterHealth) GetStaleTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StaleTime
+	}
+	return nil
+}
+
+func (x *ClusterHealth) GetOtherController() string {
+	if x != nil {
+		return x.OtherController
+	}
+	return ""
+}
+
+func (x *ClusterHealth) GetOtherControllerTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OtherControllerTime
+	}
+	return nil
+}
+
 // ListClustersRequest has no filter.
 type ListClustersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1147,7 +1387,7 @@ type ListClustersRequest struct {
 
 func (x *ListClustersRequest) Reset() {
 	*x = ListClustersRequest{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[9]
+	mi := &file_reprieve_v1_query_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1159,7 +1399,7 @@ func (x *ListClustersRequest) String() string {
 func (*ListClustersRequest) ProtoMessage() {}
 
 func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[9]
+	mi := &file_reprieve_v1_query_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1172,7 +1412,7 @@ func (x *ListClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListClustersRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{9}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{10}
 }
 
 // ListClustersResponse has the clusters.
@@ -1186,7 +1426,7 @@ type ListClustersResponse struct {
 
 func (x *ListClustersResponse) Reset() {
 	*x = ListClustersResponse{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[10]
+	mi := &file_reprieve_v1_query_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1438,7 @@ func (x *ListClustersResponse) String() string {
 func (*ListClustersResponse) ProtoMessage() {}
 
 func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[10]
+	mi := &file_reprieve_v1_query_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1451,7 @@ func (x *ListClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListClustersResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListClustersResponse) GetClusters() []*Cluster {
@@ -1232,7 +1472,7 @@ type GetClusterRequest struct {
 
 func (x *GetClusterRequest) Reset() {
 	*x = GetClusterRequest{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[11]
+	mi := &file_reprieve_v1_query_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1244,7 +1484,7 @@ func (x *GetClusterRequest) String() string {
 func (*GetClusterRequest) ProtoMessage() {}
 
 func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[11]
+	mi := &file_reprieve_v1_query_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1257,7 +1497,7 @@ func (x *GetClusterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterRequest.ProtoReflect.Descriptor instead.
 func (*GetClusterRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{11}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetClusterRequest) GetCluster() string {
@@ -1278,7 +1518,7 @@ type GetClusterResponse struct {
 
 func (x *GetClusterResponse) Reset() {
 	*x = GetClusterResponse{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[12]
+	mi := &file_reprieve_v1_query_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1530,7 @@ func (x *GetClusterResponse) String() string {
 func (*GetClusterResponse) ProtoMessage() {}
 
 func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[12]
+	mi := &file_reprieve_v1_query_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1543,7 @@ func (x *GetClusterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetClusterResponse.ProtoReflect.Descriptor instead.
 func (*GetClusterResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{12}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetClusterResponse) GetCluster() *Cluster {
@@ -1318,7 +1558,8 @@ type ListNodesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Cluster.
 	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
-	// All nodes, not only those with NoExecute taints.
+	// All nodes, not only those with NoExecute taints, and those whose health is to
+	// change something.
 	All           bool `protobuf:"varint,2,opt,name=all,proto3" json:"all,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1326,7 +1567,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[13]
+	mi := &file_reprieve_v1_query_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1338,7 +1579,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[13]
+	mi := &file_reprieve_v1_query_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1351,7 +1592,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{13}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListNodesRequest) GetCluster() string {
@@ -1381,7 +1622,7 @@ type NodeTaint struct {
 
 func (x *NodeTaint) Reset() {
 	*x = NodeTaint{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[14]
+	mi := &file_reprieve_v1_query_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1634,7 @@ func (x *NodeTaint) String() string {
 func (*NodeTaint) ProtoMessage() {}
 
 func (x *NodeTaint) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[14]
+	mi := &file_reprieve_v1_query_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1647,7 @@ func (x *NodeTaint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeTaint.ProtoReflect.Descriptor instead.
 func (*NodeTaint) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{14}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NodeTaint) GetTaint() *Taint {
@@ -1442,13 +1683,15 @@ type NodeView struct {
 	Pods uint64 `protobuf:"varint,7,opt,name=pods,proto3" json:"pods,omitempty"`
 	// Open evictions on it.
 	OpenEvictions uint64 `protobuf:"varint,8,opt,name=open_evictions,json=openEvictions,proto3" json:"open_evictions,omitempty"`
+	// Its health; absent while node health is OFF, or knows nothing of the node.
+	Health        *NodeHealth `protobuf:"bytes,9,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeView) Reset() {
 	*x = NodeView{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[15]
+	mi := &file_reprieve_v1_query_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1460,7 +1703,7 @@ func (x *NodeView) String() string {
 func (*NodeView) ProtoMessage() {}
 
 func (x *NodeView) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[15]
+	mi := &file_reprieve_v1_query_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1473,7 +1716,7 @@ func (x *NodeView) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeView.ProtoReflect.Descriptor instead.
 func (*NodeView) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{15}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeView) GetCluster() string {
@@ -1532,6 +1775,205 @@ func (x *NodeView) GetOpenEvictions() uint64 {
 	return 0
 }
 
+func (x *NodeView) GetHealth() *NodeHealth {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+// NodeHealth is what node health knows and wants of a node.
+type NodeHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Status of condition Ready as node health takes it: True, False, Unknown; empty
+	// for a node without it that may still send its first.
+	Ready string `protobuf:"bytes,1,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Since when, as the service saw it.
+	ReadySince *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ready_since,json=readySince,proto3" json:"ready_since,omitempty"`
+	// Why, for people.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When the last heartbeat arrived; absent if none ever did.
+	HeartbeatTime *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=heartbeat_time,json=heartbeatTime,proto3" json:"heartbeat_time,omitempty"`
+	// When the node counts as silent, or has counted since; absent while nothing is
+	// known of heartbeats.
+	SilentTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=silent_time,json=silentTime,proto3" json:"silent_time,omitempty"`
+	// The node counts as silent.
+	Silent bool `protobuf:"varint,6,opt,name=silent,proto3" json:"silent,omitempty"`
+	// Zone, as ClusterHealth.Zone names it.
+	Zone string `protobuf:"bytes,7,opt,name=zone,proto3" json:"zone,omitempty"`
+	// It does not count in its zone (node.kubernetes.io/exclude-disruption).
+	Excluded bool `protobuf:"varint,8,opt,name=excluded,proto3" json:"excluded,omitempty"`
+	// The taints that it has, or is to have.
+	Taints []*NodeHealth_HealthTaint `protobuf:"bytes,9,rep,name=taints,proto3" json:"taints,omitempty"`
+	// The readiness of its pods is yet to be set False.
+	PodsPending bool `protobuf:"varint,10,opt,name=pods_pending,json=podsPending,proto3" json:"pods_pending,omitempty"`
+	// The order that is out.
+	Delivery *Delivery `protobuf:"bytes,11,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	// How many orders in a row failed.
+	Attempts uint32 `protobuf:"varint,12,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// The last order's outcome.
+	LastOutcome Outcome `protobuf:"varint,13,opt,name=last_outcome,json=lastOutcome,proto3,enum=reprieve.v1.Outcome" json:"last_outcome,omitempty"`
+	// What the executor said with it.
+	LastMessage string `protobuf:"bytes,14,opt,name=last_message,json=lastMessage,proto3" json:"last_message,omitempty"`
+	// What keeps orders for the node back.
+	Hold HoldReason `protobuf:"varint,15,opt,name=hold,proto3,enum=reprieve.v1.HoldReason" json:"hold,omitempty"`
+	// How often somebody else took a taint off while its reason stood.
+	Removals uint32 `protobuf:"varint,16,opt,name=removals,proto3" json:"removals,omitempty"`
+	// When that was last seen.
+	LastRemovalTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=last_removal_time,json=lastRemovalTime,proto3" json:"last_removal_time,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *NodeHealth) Reset() {
+	*x = NodeHealth{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeHealth) ProtoMessage() {}
+
+func (x *NodeHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeHealth.ProtoReflect.Descriptor instead.
+func (*NodeHealth) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *NodeHealth) GetReady() string {
+	if x != nil {
+		return x.Ready
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetReadySince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReadySince
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetHeartbeatTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.HeartbeatTime
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetSilentTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentTime
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetSilent() bool {
+	if x != nil {
+		return x.Silent
+	}
+	return false
+}
+
+func (x *NodeHealth) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetExcluded() bool {
+	if x != nil {
+		return x.Excluded
+	}
+	return false
+}
+
+func (x *NodeHealth) GetTaints() []*NodeHealth_HealthTaint {
+	if x != nil {
+		return x.Taints
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetPodsPending() bool {
+	if x != nil {
+		return x.PodsPending
+	}
+	return false
+}
+
+func (x *NodeHealth) GetDelivery() *Delivery {
+	if x != nil {
+		return x.Delivery
+	}
+	return nil
+}
+
+func (x *NodeHealth) GetAttempts() uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *NodeHealth) GetLastOutcome() Outcome {
+	if x != nil {
+		return x.LastOutcome
+	}
+	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *NodeHealth) GetLastMessage() string {
+	if x != nil {
+		return x.LastMessage
+	}
+	return ""
+}
+
+func (x *NodeHealth) GetHold() HoldReason {
+	if x != nil {
+		return x.Hold
+	}
+	return HoldReason_HOLD_REASON_UNSPECIFIED
+}
+
+func (x *NodeHealth) GetRemovals() uint32 {
+	if x != nil {
+		return x.Removals
+	}
+	return 0
+}
+
+func (x *NodeHealth) GetLastRemovalTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastRemovalTime
+	}
+	return nil
+}
+
 // ListNodesResponse has the nodes.
 type ListNodesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1543,7 +1985,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[16]
+	mi := &file_reprieve_v1_query_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1997,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[16]
+	mi := &file_reprieve_v1_query_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +2010,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{16}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListNodesResponse) GetNodes() []*NodeView {
@@ -1589,7 +2031,7 @@ type ListReprievesRequest struct {
 
 func (x *ListReprievesRequest) Reset() {
 	*x = ListReprievesRequest{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[17]
+	mi := &file_reprieve_v1_query_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +2043,7 @@ func (x *ListReprievesRequest) String() string {
 func (*ListReprievesRequest) ProtoMessage() {}
 
 func (x *ListReprievesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[17]
+	mi := &file_reprieve_v1_query_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +2056,7 @@ func (x *ListReprievesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReprievesRequest.ProtoReflect.Descriptor instead.
 func (*ListReprievesRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{17}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListReprievesRequest) GetCluster() string {
@@ -1635,7 +2077,7 @@ type ListReprievesResponse struct {
 
 func (x *ListReprievesResponse) Reset() {
 	*x = ListReprievesResponse{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[18]
+	mi := &file_reprieve_v1_query_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1647,7 +2089,7 @@ func (x *ListReprievesResponse) String() string {
 func (*ListReprievesResponse) ProtoMessage() {}
 
 func (x *ListReprievesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[18]
+	mi := &file_reprieve_v1_query_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1660,7 +2102,7 @@ func (x *ListReprievesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListReprievesResponse.ProtoReflect.Descriptor instead.
 func (*ListReprievesResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{18}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListReprievesResponse) GetReprieves() []*Reprieve {
@@ -1683,7 +2125,7 @@ type ExplainPodRequest struct {
 
 func (x *ExplainPodRequest) Reset() {
 	*x = ExplainPodRequest{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[19]
+	mi := &file_reprieve_v1_query_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1695,7 +2137,7 @@ func (x *ExplainPodRequest) String() string {
 func (*ExplainPodRequest) ProtoMessage() {}
 
 func (x *ExplainPodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[19]
+	mi := &file_reprieve_v1_query_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1708,7 +2150,7 @@ func (x *ExplainPodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodRequest.ProtoReflect.Descriptor instead.
 func (*ExplainPodRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{19}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ExplainPodRequest) GetCluster() string {
@@ -1754,7 +2196,7 @@ type DecisionStep struct {
 
 func (x *DecisionStep) Reset() {
 	*x = DecisionStep{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[20]
+	mi := &file_reprieve_v1_query_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1766,7 +2208,7 @@ func (x *DecisionStep) String() string {
 func (*DecisionStep) ProtoMessage() {}
 
 func (x *DecisionStep) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[20]
+	mi := &file_reprieve_v1_query_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1779,7 +2221,7 @@ func (x *DecisionStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DecisionStep.ProtoReflect.Descriptor instead.
 func (*DecisionStep) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{20}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DecisionStep) GetTaint() *NodeTaint {
@@ -1871,7 +2313,7 @@ type Decision struct {
 
 func (x *Decision) Reset() {
 	*x = Decision{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[21]
+	mi := &file_reprieve_v1_query_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1883,7 +2325,7 @@ func (x *Decision) String() string {
 func (*Decision) ProtoMessage() {}
 
 func (x *Decision) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[21]
+	mi := &file_reprieve_v1_query_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1896,7 +2338,7 @@ func (x *Decision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Decision.ProtoReflect.Descriptor instead.
 func (*Decision) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{21}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Decision) GetVerdict() Decision_Verdict {
@@ -1975,7 +2417,7 @@ type ExplainPodResponse struct {
 
 func (x *ExplainPodResponse) Reset() {
 	*x = ExplainPodResponse{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[22]
+	mi := &file_reprieve_v1_query_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2429,7 @@ func (x *ExplainPodResponse) String() string {
 func (*ExplainPodResponse) ProtoMessage() {}
 
 func (x *ExplainPodResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[22]
+	mi := &file_reprieve_v1_query_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2442,7 @@ func (x *ExplainPodResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainPodResponse.ProtoReflect.Descriptor instead.
 func (*ExplainPodResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{22}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainPodResponse) GetCluster() string {
@@ -2115,6 +2557,161 @@ func (x *ExplainPodResponse) GetWhatWouldChange() []string {
 	return nil
 }
 
+// ExplainNodeRequest names a node.
+type ExplainNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Cluster.
+	Cluster string `protobuf:"bytes,1,opt,name=cluster,proto3" json:"cluster,omitempty"`
+	// Name of the node.
+	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainNodeRequest) Reset() {
+	*x = ExplainNodeRequest{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainNodeRequest) ProtoMessage() {}
+
+func (x *ExplainNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainNodeRequest.ProtoReflect.Descriptor instead.
+func (*ExplainNodeRequest) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ExplainNodeRequest) GetCluster() string {
+	if x != nil {
+		return x.Cluster
+	}
+	return ""
+}
+
+func (x *ExplainNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+// ExplainNodeResponse is all that is known of a node.
+type ExplainNodeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node, with its health.
+	Node *NodeView `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// The service's time.
+	Now *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=now,proto3" json:"now,omitempty"`
+	// The cluster's mode.
+	Mode Mode `protobuf:"varint,3,opt,name=mode,proto3,enum=reprieve.v1.Mode" json:"mode,omitempty"`
+	// What is known of the feed.
+	SyncState Cluster_SyncState `protobuf:"varint,4,opt,name=sync_state,json=syncState,proto3,enum=reprieve.v1.Cluster_SyncState" json:"sync_state,omitempty"`
+	// The cluster's node health; absent while it is OFF.
+	ClusterHealth *ClusterHealth `protobuf:"bytes,5,opt,name=cluster_health,json=clusterHealth,proto3" json:"cluster_health,omitempty"`
+	// What the cluster's operator should know.
+	Warnings []string `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// What would change the node's taints.
+	WhatWouldChange []string `protobuf:"bytes,7,rep,name=what_would_change,json=whatWouldChange,proto3" json:"what_would_change,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ExplainNodeResponse) Reset() {
+	*x = ExplainNodeResponse{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainNodeResponse) ProtoMessage() {}
+
+func (x *ExplainNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainNodeResponse.ProtoReflect.Descriptor instead.
+func (*ExplainNodeResponse) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ExplainNodeResponse) GetNode() *NodeView {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *ExplainNodeResponse) GetNow() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+func (x *ExplainNodeResponse) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_UNSPECIFIED
+}
+
+func (x *ExplainNodeResponse) GetSyncState() Cluster_SyncState {
+	if x != nil {
+		return x.SyncState
+	}
+	return Cluster_SYNC_STATE_UNSPECIFIED
+}
+
+func (x *ExplainNodeResponse) GetClusterHealth() *ClusterHealth {
+	if x != nil {
+		return x.ClusterHealth
+	}
+	return nil
+}
+
+func (x *ExplainNodeResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *ExplainNodeResponse) GetWhatWouldChange() []string {
+	if x != nil {
+		return x.WhatWouldChange
+	}
+	return nil
+}
+
 // SimulateRequest says which taints to suppose.
 type SimulateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2130,7 +2727,7 @@ type SimulateRequest struct {
 
 func (x *SimulateRequest) Reset() {
 	*x = SimulateRequest{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[23]
+	mi := &file_reprieve_v1_query_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2739,7 @@ func (x *SimulateRequest) String() string {
 func (*SimulateRequest) ProtoMessage() {}
 
 func (x *SimulateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[23]
+	mi := &file_reprieve_v1_query_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2752,7 @@ func (x *SimulateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateRequest.ProtoReflect.Descriptor instead.
 func (*SimulateRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{23}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SimulateRequest) GetCluster() string {
@@ -2200,7 +2797,7 @@ type SimulatedPod struct {
 
 func (x *SimulatedPod) Reset() {
 	*x = SimulatedPod{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[24]
+	mi := &file_reprieve_v1_query_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2809,7 @@ func (x *SimulatedPod) String() string {
 func (*SimulatedPod) ProtoMessage() {}
 
 func (x *SimulatedPod) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[24]
+	mi := &file_reprieve_v1_query_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2822,7 @@ func (x *SimulatedPod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulatedPod.ProtoReflect.Descriptor instead.
 func (*SimulatedPod) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{24}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SimulatedPod) GetNamespace() string {
@@ -2281,7 +2878,7 @@ type SimulateResponse struct {
 
 func (x *SimulateResponse) Reset() {
 	*x = SimulateResponse{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[25]
+	mi := &file_reprieve_v1_query_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2293,7 +2890,7 @@ func (x *SimulateResponse) String() string {
 func (*SimulateResponse) ProtoMessage() {}
 
 func (x *SimulateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[25]
+	mi := &file_reprieve_v1_query_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2306,7 +2903,7 @@ func (x *SimulateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SimulateResponse.ProtoReflect.Descriptor instead.
 func (*SimulateResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{25}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SimulateResponse) GetPods() []*SimulatedPod {
@@ -2335,7 +2932,7 @@ type GetShadowReportRequest struct {
 
 func (x *GetShadowReportRequest) Reset() {
 	*x = GetShadowReportRequest{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	mi := &file_reprieve_v1_query_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2944,7 @@ func (x *GetShadowReportRequest) String() string {
 func (*GetShadowReportRequest) ProtoMessage() {}
 
 func (x *GetShadowReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[26]
+	mi := &file_reprieve_v1_query_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2957,7 @@ func (x *GetShadowReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShadowReportRequest.ProtoReflect.Descriptor instead.
 func (*GetShadowReportRequest) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{26}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetShadowReportRequest) GetCluster() string {
@@ -2409,7 +3006,7 @@ type GetShadowReportResponse struct {
 
 func (x *GetShadowReportResponse) Reset() {
 	*x = GetShadowReportResponse{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[27]
+	mi := &file_reprieve_v1_query_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +3018,7 @@ func (x *GetShadowReportResponse) String() string {
 func (*GetShadowReportResponse) ProtoMessage() {}
 
 func (x *GetShadowReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[27]
+	mi := &file_reprieve_v1_query_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +3031,7 @@ func (x *GetShadowReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetShadowReportResponse.ProtoReflect.Descriptor instead.
 func (*GetShadowReportResponse) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{27}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetShadowReportResponse) GetReport() *ShadowReport {
@@ -2481,7 +3078,7 @@ type ShadowReport struct {
 
 func (x *ShadowReport) Reset() {
 	*x = ShadowReport{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[28]
+	mi := &file_reprieve_v1_query_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2493,7 +3090,7 @@ func (x *ShadowReport) String() string {
 func (*ShadowReport) ProtoMessage() {}
 
 func (x *ShadowReport) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[28]
+	mi := &file_reprieve_v1_query_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2506,7 +3103,7 @@ func (x *ShadowReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShadowReport.ProtoReflect.Descriptor instead.
 func (*ShadowReport) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{28}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ShadowReport) GetCluster() string {
@@ -2630,7 +3227,7 @@ type ShadowDifference struct {
 
 func (x *ShadowDifference) Reset() {
 	*x = ShadowDifference{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[29]
+	mi := &file_reprieve_v1_query_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +3239,7 @@ func (x *ShadowDifference) String() string {
 func (*ShadowDifference) ProtoMessage() {}
 
 func (x *ShadowDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[29]
+	mi := &file_reprieve_v1_query_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +3252,7 @@ func (x *ShadowDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShadowDifference.ProtoReflect.Descriptor instead.
 func (*ShadowDifference) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{29}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ShadowDifference) GetNamespace() string {
@@ -2745,7 +3342,7 @@ type Cluster_Executor struct {
 
 func (x *Cluster_Executor) Reset() {
 	*x = Cluster_Executor{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[30]
+	mi := &file_reprieve_v1_query_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +3354,7 @@ func (x *Cluster_Executor) String() string {
 func (*Cluster_Executor) ProtoMessage() {}
 
 func (x *Cluster_Executor) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[30]
+	mi := &file_reprieve_v1_query_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2814,7 +3411,7 @@ type Cluster_StateCount struct {
 
 func (x *Cluster_StateCount) Reset() {
 	*x = Cluster_StateCount{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[31]
+	mi := &file_reprieve_v1_query_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2826,7 +3423,7 @@ func (x *Cluster_StateCount) String() string {
 func (*Cluster_StateCount) ProtoMessage() {}
 
 func (x *Cluster_StateCount) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[31]
+	mi := &file_reprieve_v1_query_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +3466,7 @@ type Cluster_HoldCount struct {
 
 func (x *Cluster_HoldCount) Reset() {
 	*x = Cluster_HoldCount{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[32]
+	mi := &file_reprieve_v1_query_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2881,7 +3478,7 @@ func (x *Cluster_HoldCount) String() string {
 func (*Cluster_HoldCount) ProtoMessage() {}
 
 func (x *Cluster_HoldCount) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[32]
+	mi := &file_reprieve_v1_query_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2911,6 +3508,206 @@ func (x *Cluster_HoldCount) GetCount() uint64 {
 	return 0
 }
 
+// Zone is the nodes of one region and zone.
+type ClusterHealth_Zone struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name: REGION/ZONE; empty for nodes without these labels.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// State.
+	State ZoneState `protobuf:"varint,2,opt,name=state,proto3,enum=reprieve.v1.ZoneState" json:"state,omitempty"`
+	// Nodes that count.
+	Nodes uint64 `protobuf:"varint,3,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// Of these, those not ready.
+	NotReady uint64 `protobuf:"varint,4,opt,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
+	// Nodes that wait for their NoExecute taint.
+	Waiting uint64 `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Nodes a second that get one now.
+	TaintRate float64 `protobuf:"fixed64,6,opt,name=taint_rate,json=taintRate,proto3" json:"taint_rate,omitempty"`
+	// When the next one gets it; absent if none waits, or none will.
+	NextTaintTime *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=next_taint_time,json=nextTaintTime,proto3" json:"next_taint_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterHealth_Zone) Reset() {
+	*x = ClusterHealth_Zone{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterHealth_Zone) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterHealth_Zone) ProtoMessage() {}
+
+func (x *ClusterHealth_Zone) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterHealth_Zone.ProtoReflect.Descriptor instead.
+func (*ClusterHealth_Zone) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{9, 0}
+}
+
+func (x *ClusterHealth_Zone) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ClusterHealth_Zone) GetState() ZoneState {
+	if x != nil {
+		return x.State
+	}
+	return ZoneState_ZONE_STATE_UNSPECIFIED
+}
+
+func (x *ClusterHealth_Zone) GetNodes() uint64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *ClusterHealth_Zone) GetNotReady() uint64 {
+	if x != nil {
+		return x.NotReady
+	}
+	return 0
+}
+
+func (x *ClusterHealth_Zone) GetWaiting() uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *ClusterHealth_Zone) GetTaintRate() float64 {
+	if x != nil {
+		return x.TaintRate
+	}
+	return 0
+}
+
+func (x *ClusterHealth_Zone) GetNextTaintTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NextTaintTime
+	}
+	return nil
+}
+
+// Taint is a taint that follows from the node's health.
+type NodeHealth_HealthTaint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key and effect.
+	Taint *Taint `protobuf:"bytes,1,opt,name=taint,proto3" json:"taint,omitempty"`
+	// The node has it, as the feed shows it.
+	Present bool `protobuf:"varint,2,opt,name=present,proto3" json:"present,omitempty"`
+	// What is to happen to it.
+	Change NodeHealth_Change `protobuf:"varint,3,opt,name=change,proto3,enum=reprieve.v1.NodeHealth_Change" json:"change,omitempty"`
+	// Why it is there, or is to come or to go, for people.
+	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when it is there, or since when the reason for it is.
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// When it changes; absent if that is at once, unknown, or never.
+	ChangeTime *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
+	// What keeps the change back.
+	Hold          HoldReason `protobuf:"varint,7,opt,name=hold,proto3,enum=reprieve.v1.HoldReason" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeHealth_HealthTaint) Reset() {
+	*x = NodeHealth_HealthTaint{}
+	mi := &file_reprieve_v1_query_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeHealth_HealthTaint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeHealth_HealthTaint) ProtoMessage() {}
+
+func (x *NodeHealth_HealthTaint) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_query_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeHealth_HealthTaint.ProtoReflect.Descriptor instead.
+func (*NodeHealth_HealthTaint) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{17, 0}
+}
+
+func (x *NodeHealth_HealthTaint) GetTaint() *Taint {
+	if x != nil {
+		return x.Taint
+	}
+	return nil
+}
+
+func (x *NodeHealth_HealthTaint) GetPresent() bool {
+	if x != nil {
+		return x.Present
+	}
+	return false
+}
+
+func (x *NodeHealth_HealthTaint) GetChange() NodeHealth_Change {
+	if x != nil {
+		return x.Change
+	}
+	return NodeHealth_CHANGE_UNSPECIFIED
+}
+
+func (x *NodeHealth_HealthTaint) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *NodeHealth_HealthTaint) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *NodeHealth_HealthTaint) GetChangeTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ChangeTime
+	}
+	return nil
+}
+
+func (x *NodeHealth_HealthTaint) GetHold() HoldReason {
+	if x != nil {
+		return x.Hold
+	}
+	return HoldReason_HOLD_REASON_UNSPECIFIED
+}
+
 // HypotheticalTaint is a NoExecute taint on a node.
 type SimulateRequest_HypotheticalTaint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2926,7 +3723,7 @@ type SimulateRequest_HypotheticalTaint struct {
 
 func (x *SimulateRequest_HypotheticalTaint) Reset() {
 	*x = SimulateRequest_HypotheticalTaint{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[34]
+	mi := &file_reprieve_v1_query_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3735,7 @@ func (x *SimulateRequest_HypotheticalTaint) String() string {
 func (*SimulateRequest_HypotheticalTaint) ProtoMessage() {}
 
 func (x *SimulateRequest_HypotheticalTaint) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[34]
+	mi := &file_reprieve_v1_query_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3748,7 @@ func (x *SimulateRequest_HypotheticalTaint) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use SimulateRequest_HypotheticalTaint.ProtoReflect.Descriptor instead.
 func (*SimulateRequest_HypotheticalTaint) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{23, 0}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{27, 0}
 }
 
 func (x *SimulateRequest_HypotheticalTaint) GetNode() string {
@@ -2998,7 +3795,7 @@ type ShadowReport_Totals struct {
 
 func (x *ShadowReport_Totals) Reset() {
 	*x = ShadowReport_Totals{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[35]
+	mi := &file_reprieve_v1_query_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3807,7 @@ func (x *ShadowReport_Totals) String() string {
 func (*ShadowReport_Totals) ProtoMessage() {}
 
 func (x *ShadowReport_Totals) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[35]
+	mi := &file_reprieve_v1_query_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3820,7 @@ func (x *ShadowReport_Totals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShadowReport_Totals.ProtoReflect.Descriptor instead.
 func (*ShadowReport_Totals) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{28, 0}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{32, 0}
 }
 
 func (x *ShadowReport_Totals) GetWouldEvict() uint64 {
@@ -3088,7 +3885,7 @@ type ShadowReport_ReasonCount struct {
 
 func (x *ShadowReport_ReasonCount) Reset() {
 	*x = ShadowReport_ReasonCount{}
-	mi := &file_reprieve_v1_query_proto_msgTypes[36]
+	mi := &file_reprieve_v1_query_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3100,7 +3897,7 @@ func (x *ShadowReport_ReasonCount) String() string {
 func (*ShadowReport_ReasonCount) ProtoMessage() {}
 
 func (x *ShadowReport_ReasonCount) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_query_proto_msgTypes[36]
+	mi := &file_reprieve_v1_query_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3113,7 +3910,7 @@ func (x *ShadowReport_ReasonCount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ShadowReport_ReasonCount.ProtoReflect.Descriptor instead.
 func (*ShadowReport_ReasonCount) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{28, 1}
+	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{32, 1}
 }
 
 func (x *ShadowReport_ReasonCount) GetReason() ShadowDifference_Reason {
@@ -3175,7 +3972,7 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\brevision\x18\x01 \x01(\tR\brevision\x121\n" +
 	"\beviction\x18\x02 \x01(\v2\x15.reprieve.v1.EvictionR\beviction\",\n" +
 	"\x0eInitialListEnd\x12\x1a\n" +
-	"\brevision\x18\x01 \x01(\tR\brevision\"\x9b\r\n" +
+	"\brevision\x18\x01 \x01(\tR\brevision\"\xd8\r\n" +
 	"\aCluster\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1f\n" +
 	"\vcluster_uid\x18\x02 \x01(\tR\n" +
@@ -3206,7 +4003,9 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\aignored\x18\x17 \x03(\v2!.reprieve.v1.Cluster.IgnoredEntryR\aignored\x12\x18\n" +
 	"\adamaged\x18\x18 \x01(\bR\adamaged\x12,\n" +
 	"\x12blast_radius_trips\x18\x19 \x01(\x04R\x10blastRadiusTrips\x12%\n" +
-	"\x0elooping_owners\x18\x1a \x01(\x04R\rloopingOwners\x1a\xa8\x01\n" +
+	"\x0elooping_owners\x18\x1a \x01(\x04R\rloopingOwners\x12;\n" +
+	"\vnode_health\x18\x1b \x01(\v2\x1a.reprieve.v1.ClusterHealthR\n" +
+	"nodeHealth\x1a\xa8\x01\n" +
 	"\bExecutor\x12\x1f\n" +
 	"\vexecutor_id\x18\x01 \x01(\tR\n" +
 	"executorId\x12\x1a\n" +
@@ -3228,7 +4027,28 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\x17SYNC_STATE_NEVER_SYNCED\x10\x01\x12\x16\n" +
 	"\x12SYNC_STATE_SYNCING\x10\x02\x12\x15\n" +
 	"\x11SYNC_STATE_SYNCED\x10\x03\x12\x13\n" +
-	"\x0fSYNC_STATE_LOST\x10\x04\"\x15\n" +
+	"\x0fSYNC_STATE_LOST\x10\x04\"\x93\x06\n" +
+	"\rClusterHealth\x12/\n" +
+	"\x04mode\x18\x01 \x01(\x0e2\x1b.reprieve.v1.NodeHealthModeR\x04mode\x125\n" +
+	"\x05zones\x18\x02 \x03(\v2\x1f.reprieve.v1.ClusterHealth.ZoneR\x05zones\x129\n" +
+	"\n" +
+	"blind_time\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tblindTime\x12F\n" +
+	"\x11silence_hold_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x0fsilenceHoldTime\x12!\n" +
+	"\fsilent_nodes\x18\x05 \x01(\x04R\vsilentNodes\x12C\n" +
+	"\x0fdisruption_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0edisruptionTime\x129\n" +
+	"\n" +
+	"stale_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tstaleTime\x12)\n" +
+	"\x10other_controller\x18\b \x01(\tR\x0fotherController\x12N\n" +
+	"\x15other_controller_time\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x13otherControllerTime\x1a\xf8\x01\n" +
+	"\x04Zone\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
+	"\x05state\x18\x02 \x01(\x0e2\x16.reprieve.v1.ZoneStateR\x05state\x12\x14\n" +
+	"\x05nodes\x18\x03 \x01(\x04R\x05nodes\x12\x1b\n" +
+	"\tnot_ready\x18\x04 \x01(\x04R\bnotReady\x12\x18\n" +
+	"\awaiting\x18\x05 \x01(\x04R\awaiting\x12\x1d\n" +
+	"\n" +
+	"taint_rate\x18\x06 \x01(\x01R\ttaintRate\x12B\n" +
+	"\x0fnext_taint_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\rnextTaintTime\"\x15\n" +
 	"\x13ListClustersRequest\"H\n" +
 	"\x14ListClustersResponse\x120\n" +
 	"\bclusters\x18\x01 \x03(\v2\x14.reprieve.v1.ClusterR\bclusters\"8\n" +
@@ -3241,7 +4061,7 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\x03all\x18\x02 \x01(\bR\x03all\"g\n" +
 	"\tNodeTaint\x12(\n" +
 	"\x05taint\x18\x01 \x01(\v2\x12.reprieve.v1.TaintR\x05taint\x120\n" +
-	"\x05start\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\"\x8c\x02\n" +
+	"\x05start\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\"\xbd\x02\n" +
 	"\bNodeView\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
@@ -3250,7 +4070,44 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\x06taints\x18\x05 \x03(\v2\x16.reprieve.v1.NodeTaintR\x06taints\x12?\n" +
 	"\repisode_start\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fepisodeStart\x12\x12\n" +
 	"\x04pods\x18\a \x01(\x04R\x04pods\x12%\n" +
-	"\x0eopen_evictions\x18\b \x01(\x04R\ropenEvictions\"@\n" +
+	"\x0eopen_evictions\x18\b \x01(\x04R\ropenEvictions\x12/\n" +
+	"\x06health\x18\t \x01(\v2\x17.reprieve.v1.NodeHealthR\x06health\"\xe0\b\n" +
+	"\n" +
+	"NodeHealth\x12\x14\n" +
+	"\x05ready\x18\x01 \x01(\tR\x05ready\x12;\n" +
+	"\vready_since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"readySince\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12A\n" +
+	"\x0eheartbeat_time\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rheartbeatTime\x12;\n" +
+	"\vsilent_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"silentTime\x12\x16\n" +
+	"\x06silent\x18\x06 \x01(\bR\x06silent\x12\x12\n" +
+	"\x04zone\x18\a \x01(\tR\x04zone\x12\x1a\n" +
+	"\bexcluded\x18\b \x01(\bR\bexcluded\x12;\n" +
+	"\x06taints\x18\t \x03(\v2#.reprieve.v1.NodeHealth.HealthTaintR\x06taints\x12!\n" +
+	"\fpods_pending\x18\n" +
+	" \x01(\bR\vpodsPending\x121\n" +
+	"\bdelivery\x18\v \x01(\v2\x15.reprieve.v1.DeliveryR\bdelivery\x12\x1a\n" +
+	"\battempts\x18\f \x01(\rR\battempts\x127\n" +
+	"\flast_outcome\x18\r \x01(\x0e2\x14.reprieve.v1.OutcomeR\vlastOutcome\x12!\n" +
+	"\flast_message\x18\x0e \x01(\tR\vlastMessage\x12+\n" +
+	"\x04hold\x18\x0f \x01(\x0e2\x17.reprieve.v1.HoldReasonR\x04hold\x12\x1a\n" +
+	"\bremovals\x18\x10 \x01(\rR\bremovals\x12F\n" +
+	"\x11last_removal_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x0flastRemovalTime\x1a\xbd\x02\n" +
+	"\vHealthTaint\x12(\n" +
+	"\x05taint\x18\x01 \x01(\v2\x12.reprieve.v1.TaintR\x05taint\x12\x18\n" +
+	"\apresent\x18\x02 \x01(\bR\apresent\x126\n" +
+	"\x06change\x18\x03 \x01(\x0e2\x1e.reprieve.v1.NodeHealth.ChangeR\x06change\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12;\n" +
+	"\vchange_time\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
+	"changeTime\x12+\n" +
+	"\x04hold\x18\a \x01(\x0e2\x17.reprieve.v1.HoldReasonR\x04hold\"C\n" +
+	"\x06Change\x12\x16\n" +
+	"\x12CHANGE_UNSPECIFIED\x10\x00\x12\x0e\n" +
+	"\n" +
+	"CHANGE_ADD\x10\x01\x12\x11\n" +
+	"\rCHANGE_REMOVE\x10\x02\"@\n" +
 	"\x11ListNodesResponse\x12+\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x15.reprieve.v1.NodeViewR\x05nodes\";\n" +
 	"\x14ListReprievesRequest\x12#\n" +
@@ -3304,7 +4161,20 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\beviction\x18\r \x01(\v2\x15.reprieve.v1.EvictionR\beviction\x121\n" +
 	"\breprieve\x18\x0e \x01(\v2\x15.reprieve.v1.ReprieveR\breprieve\x12\x1a\n" +
 	"\bwarnings\x18\x0f \x03(\tR\bwarnings\x12*\n" +
-	"\x11what_would_change\x18\x10 \x03(\tR\x0fwhatWouldChange\"\xa5\x02\n" +
+	"\x11what_would_change\x18\x10 \x03(\tR\x0fwhatWouldChange\"Y\n" +
+	"\x12ExplainNodeRequest\x12#\n" +
+	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12\x1e\n" +
+	"\x04node\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01\x18\xfd\x01R\x04node\"\xdf\x02\n" +
+	"\x13ExplainNodeResponse\x12)\n" +
+	"\x04node\x18\x01 \x01(\v2\x15.reprieve.v1.NodeViewR\x04node\x12,\n" +
+	"\x03now\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\x12%\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x11.reprieve.v1.ModeR\x04mode\x12=\n" +
+	"\n" +
+	"sync_state\x18\x04 \x01(\x0e2\x1e.reprieve.v1.Cluster.SyncStateR\tsyncState\x12A\n" +
+	"\x0ecluster_health\x18\x05 \x01(\v2\x1a.reprieve.v1.ClusterHealthR\rclusterHealth\x12\x1a\n" +
+	"\bwarnings\x18\x06 \x03(\tR\bwarnings\x12*\n" +
+	"\x11what_would_change\x18\a \x03(\tR\x0fwhatWouldChange\"\xa5\x02\n" +
 	"\x0fSimulateRequest\x12#\n" +
 	"\acluster\x18\x01 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18?R\acluster\x12S\n" +
 	"\x06taints\x18\x02 \x03(\v2..reprieve.v1.SimulateRequest.HypotheticalTaintB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\x06taints\x12%\n" +
@@ -3396,7 +4266,12 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\rREASON_POLICY\x10\t\x12\x1a\n" +
 	"\x16REASON_NOT_DELETED_YET\x10\n" +
 	"\x12\x16\n" +
-	"\x12REASON_UNEXPLAINED\x10\v2\xd3\x06\n" +
+	"\x12REASON_UNEXPLAINED\x10\v*\x81\x01\n" +
+	"\tZoneState\x12\x1a\n" +
+	"\x16ZONE_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11ZONE_STATE_NORMAL\x10\x01\x12!\n" +
+	"\x1dZONE_STATE_PARTIAL_DISRUPTION\x10\x02\x12\x1e\n" +
+	"\x1aZONE_STATE_FULL_DISRUPTION\x10\x032\xa5\a\n" +
 	"\fQueryService\x12V\n" +
 	"\rListEvictions\x12!.reprieve.v1.ListEvictionsRequest\x1a\".reprieve.v1.ListEvictionsResponse\x12P\n" +
 	"\vGetEviction\x12\x1f.reprieve.v1.GetEvictionRequest\x1a .reprieve.v1.GetEvictionResponse\x12[\n" +
@@ -3407,7 +4282,8 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\tListNodes\x12\x1d.reprieve.v1.ListNodesRequest\x1a\x1e.reprieve.v1.ListNodesResponse\x12V\n" +
 	"\rListReprieves\x12!.reprieve.v1.ListReprievesRequest\x1a\".reprieve.v1.ListReprievesResponse\x12M\n" +
 	"\n" +
-	"ExplainPod\x12\x1e.reprieve.v1.ExplainPodRequest\x1a\x1f.reprieve.v1.ExplainPodResponse\x12G\n" +
+	"ExplainPod\x12\x1e.reprieve.v1.ExplainPodRequest\x1a\x1f.reprieve.v1.ExplainPodResponse\x12P\n" +
+	"\vExplainNode\x12\x1f.reprieve.v1.ExplainNodeRequest\x1a .reprieve.v1.ExplainNodeResponse\x12G\n" +
 	"\bSimulate\x12\x1c.reprieve.v1.SimulateRequest\x1a\x1d.reprieve.v1.SimulateResponse\x12\\\n" +
 	"\x0fGetShadowReport\x12#.reprieve.v1.GetShadowReportRequest\x1a$.reprieve.v1.GetShadowReportResponseB?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
@@ -3423,163 +4299,205 @@ func file_reprieve_v1_query_proto_rawDescGZIP() []byte {
 	return file_reprieve_v1_query_proto_rawDescData
 }
 
-var file_reprieve_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_reprieve_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_reprieve_v1_query_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_reprieve_v1_query_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_reprieve_v1_query_proto_goTypes = []any{
-	(Cluster_SyncState)(0),                    // 0: reprieve.v1.Cluster.SyncState
-	(Decision_Verdict)(0),                     // 1: reprieve.v1.Decision.Verdict
-	(ShadowDifference_Kind)(0),                // 2: reprieve.v1.ShadowDifference.Kind
-	(ShadowDifference_Reason)(0),              // 3: reprieve.v1.ShadowDifference.Reason
-	(*ListEvictionsRequest)(nil),              // 4: reprieve.v1.ListEvictionsRequest
-	(*ListEvictionsResponse)(nil),             // 5: reprieve.v1.ListEvictionsResponse
-	(*GetEvictionRequest)(nil),                // 6: reprieve.v1.GetEvictionRequest
-	(*GetEvictionResponse)(nil),               // 7: reprieve.v1.GetEvictionResponse
-	(*WatchEvictionsRequest)(nil),             // 8: reprieve.v1.WatchEvictionsRequest
-	(*WatchEvictionsResponse)(nil),            // 9: reprieve.v1.WatchEvictionsResponse
-	(*EvictionChange)(nil),                    // 10: reprieve.v1.EvictionChange
-	(*InitialListEnd)(nil),                    // 11: reprieve.v1.InitialListEnd
-	(*Cluster)(nil),                           // 12: reprieve.v1.Cluster
-	(*ListClustersRequest)(nil),               // 13: reprieve.v1.ListClustersRequest
-	(*ListClustersResponse)(nil),              // 14: reprieve.v1.ListClustersResponse
-	(*GetClusterRequest)(nil),                 // 15: reprieve.v1.GetClusterRequest
-	(*GetClusterResponse)(nil),                // 16: reprieve.v1.GetClusterResponse
-	(*ListNodesRequest)(nil),                  // 17: reprieve.v1.ListNodesRequest
-	(*NodeTaint)(nil),                         // 18: reprieve.v1.NodeTaint
-	(*NodeView)(nil),                          // 19: reprieve.v1.NodeView
-	(*ListNodesResponse)(nil),                 // 20: reprieve.v1.ListNodesResponse
-	(*ListReprievesRequest)(nil),              // 21: reprieve.v1.ListReprievesRequest
-	(*ListReprievesResponse)(nil),             // 22: reprieve.v1.ListReprievesResponse
-	(*ExplainPodRequest)(nil),                 // 23: reprieve.v1.ExplainPodRequest
-	(*DecisionStep)(nil),                      // 24: reprieve.v1.DecisionStep
-	(*Decision)(nil),                          // 25: reprieve.v1.Decision
-	(*ExplainPodResponse)(nil),                // 26: reprieve.v1.ExplainPodResponse
-	(*SimulateRequest)(nil),                   // 27: reprieve.v1.SimulateRequest
-	(*SimulatedPod)(nil),                      // 28: reprieve.v1.SimulatedPod
-	(*SimulateResponse)(nil),                  // 29: reprieve.v1.SimulateResponse
-	(*GetShadowReportRequest)(nil),            // 30: reprieve.v1.GetShadowReportRequest
-	(*GetShadowReportResponse)(nil),           // 31: reprieve.v1.GetShadowReportResponse
-	(*ShadowReport)(nil),                      // 32: reprieve.v1.ShadowReport
-	(*ShadowDifference)(nil),                  // 33: reprieve.v1.ShadowDifference
-	(*Cluster_Executor)(nil),                  // 34: reprieve.v1.Cluster.Executor
-	(*Cluster_StateCount)(nil),                // 35: reprieve.v1.Cluster.StateCount
-	(*Cluster_HoldCount)(nil),                 // 36: reprieve.v1.Cluster.HoldCount
-	nil,                                       // 37: reprieve.v1.Cluster.IgnoredEntry
-	(*SimulateRequest_HypotheticalTaint)(nil), // 38: reprieve.v1.SimulateRequest.HypotheticalTaint
-	(*ShadowReport_Totals)(nil),               // 39: reprieve.v1.ShadowReport.Totals
-	(*ShadowReport_ReasonCount)(nil),          // 40: reprieve.v1.ShadowReport.ReasonCount
-	(EvictionState)(0),                        // 41: reprieve.v1.EvictionState
-	(HoldReason)(0),                           // 42: reprieve.v1.HoldReason
-	(*timestamppb.Timestamp)(nil),             // 43: google.protobuf.Timestamp
-	(*Eviction)(nil),                          // 44: reprieve.v1.Eviction
-	(Mode)(0),                                 // 45: reprieve.v1.Mode
-	(*durationpb.Duration)(nil),               // 46: google.protobuf.Duration
-	(*ClusterPolicy)(nil),                     // 47: reprieve.v1.ClusterPolicy
-	(*Pause)(nil),                             // 48: reprieve.v1.Pause
-	(*Taint)(nil),                             // 49: reprieve.v1.Taint
-	(*Reprieve)(nil),                          // 50: reprieve.v1.Reprieve
-	(*PodRef)(nil),                            // 51: reprieve.v1.PodRef
-	(*Toleration)(nil),                        // 52: reprieve.v1.Toleration
+	(ZoneState)(0),                            // 0: reprieve.v1.ZoneState
+	(Cluster_SyncState)(0),                    // 1: reprieve.v1.Cluster.SyncState
+	(NodeHealth_Change)(0),                    // 2: reprieve.v1.NodeHealth.Change
+	(Decision_Verdict)(0),                     // 3: reprieve.v1.Decision.Verdict
+	(ShadowDifference_Kind)(0),                // 4: reprieve.v1.ShadowDifference.Kind
+	(ShadowDifference_Reason)(0),              // 5: reprieve.v1.ShadowDifference.Reason
+	(*ListEvictionsRequest)(nil),              // 6: reprieve.v1.ListEvictionsRequest
+	(*ListEvictionsResponse)(nil),             // 7: reprieve.v1.ListEvictionsResponse
+	(*GetEvictionRequest)(nil),                // 8: reprieve.v1.GetEvictionRequest
+	(*GetEvictionResponse)(nil),               // 9: reprieve.v1.GetEvictionResponse
+	(*WatchEvictionsRequest)(nil),             // 10: reprieve.v1.WatchEvictionsRequest
+	(*WatchEvictionsResponse)(nil),            // 11: reprieve.v1.WatchEvictionsResponse
+	(*EvictionChange)(nil),                    // 12: reprieve.v1.EvictionChange
+	(*InitialListEnd)(nil),                    // 13: reprieve.v1.InitialListEnd
+	(*Cluster)(nil),                           // 14: reprieve.v1.Cluster
+	(*ClusterHealth)(nil),                     // 15: reprieve.v1.ClusterHealth
+	(*ListClustersRequest)(nil),               // 16: reprieve.v1.ListClustersRequest
+	(*ListClustersResponse)(nil),              // 17: reprieve.v1.ListClustersResponse
+	(*GetClusterRequest)(nil),                 // 18: reprieve.v1.GetClusterRequest
+	(*GetClusterResponse)(nil),                // 19: reprieve.v1.GetClusterResponse
+	(*ListNodesRequest)(nil),                  // 20: reprieve.v1.ListNodesRequest
+	(*NodeTaint)(nil),                         // 21: reprieve.v1.NodeTaint
+	(*NodeView)(nil),                          // 22: reprieve.v1.NodeView
+	(*NodeHealth)(nil),                        // 23: reprieve.v1.NodeHealth
+	(*ListNodesResponse)(nil),                 // 24: reprieve.v1.ListNodesResponse
+	(*ListReprievesRequest)(nil),              // 25: reprieve.v1.ListReprievesRequest
+	(*ListReprievesResponse)(nil),             // 26: reprieve.v1.ListReprievesResponse
+	(*ExplainPodRequest)(nil),                 // 27: reprieve.v1.ExplainPodRequest
+	(*DecisionStep)(nil),                      // 28: reprieve.v1.DecisionStep
+	(*Decision)(nil),                          // 29: reprieve.v1.Decision
+	(*ExplainPodResponse)(nil),                // 30: reprieve.v1.ExplainPodResponse
+	(*ExplainNodeRequest)(nil),                // 31: reprieve.v1.ExplainNodeRequest
+	(*ExplainNodeResponse)(nil),               // 32: reprieve.v1.ExplainNodeResponse
+	(*SimulateRequest)(nil),                   // 33: reprieve.v1.SimulateRequest
+	(*SimulatedPod)(nil),                      // 34: reprieve.v1.SimulatedPod
+	(*SimulateResponse)(nil),                  // 35: reprieve.v1.SimulateResponse
+	(*GetShadowReportRequest)(nil),            // 36: reprieve.v1.GetShadowReportRequest
+	(*GetShadowReportResponse)(nil),           // 37: reprieve.v1.GetShadowReportResponse
+	(*ShadowReport)(nil),                      // 38: reprieve.v1.ShadowReport
+	(*ShadowDifference)(nil),                  // 39: reprieve.v1.ShadowDifference
+	(*Cluster_Executor)(nil),                  // 40: reprieve.v1.Cluster.Executor
+	(*Cluster_StateCount)(nil),                // 41: reprieve.v1.Cluster.StateCount
+	(*Cluster_HoldCount)(nil),                 // 42: reprieve.v1.Cluster.HoldCount
+	nil,                                       // 43: reprieve.v1.Cluster.IgnoredEntry
+	(*ClusterHealth_Zone)(nil),                // 44: reprieve.v1.ClusterHealth.Zone
+	(*NodeHealth_HealthTaint)(nil),            // 45: reprieve.v1.NodeHealth.HealthTaint
+	(*SimulateRequest_HypotheticalTaint)(nil), // 46: reprieve.v1.SimulateRequest.HypotheticalTaint
+	(*ShadowReport_Totals)(nil),               // 47: reprieve.v1.ShadowReport.Totals
+	(*ShadowReport_ReasonCount)(nil),          // 48: reprieve.v1.ShadowReport.ReasonCount
+	(EvictionState)(0),                        // 49: reprieve.v1.EvictionState
+	(HoldReason)(0),                           // 50: reprieve.v1.HoldReason
+	(*timestamppb.Timestamp)(nil),             // 51: google.protobuf.Timestamp
+	(*Eviction)(nil),                          // 52: reprieve.v1.Eviction
+	(Mode)(0),                                 // 53: reprieve.v1.Mode
+	(*durationpb.Duration)(nil),               // 54: google.protobuf.Duration
+	(*ClusterPolicy)(nil),                     // 55: reprieve.v1.ClusterPolicy
+	(*Pause)(nil),                             // 56: reprieve.v1.Pause
+	(NodeHealthMode)(0),                       // 57: reprieve.v1.NodeHealthMode
+	(*Taint)(nil),                             // 58: reprieve.v1.Taint
+	(*Delivery)(nil),                          // 59: reprieve.v1.Delivery
+	(Outcome)(0),                              // 60: reprieve.v1.Outcome
+	(*Reprieve)(nil),                          // 61: reprieve.v1.Reprieve
+	(*PodRef)(nil),                            // 62: reprieve.v1.PodRef
+	(*Toleration)(nil),                        // 63: reprieve.v1.Toleration
 }
 var file_reprieve_v1_query_proto_depIdxs = []int32{
-	41, // 0: reprieve.v1.ListEvictionsRequest.states:type_name -> reprieve.v1.EvictionState
-	42, // 1: reprieve.v1.ListEvictionsRequest.holds:type_name -> reprieve.v1.HoldReason
-	43, // 2: reprieve.v1.ListEvictionsRequest.due_before:type_name -> google.protobuf.Timestamp
-	43, // 3: reprieve.v1.ListEvictionsRequest.closed_after:type_name -> google.protobuf.Timestamp
-	43, // 4: reprieve.v1.ListEvictionsRequest.closed_before:type_name -> google.protobuf.Timestamp
-	44, // 5: reprieve.v1.ListEvictionsResponse.evictions:type_name -> reprieve.v1.Eviction
-	44, // 6: reprieve.v1.GetEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
-	10, // 7: reprieve.v1.WatchEvictionsResponse.change:type_name -> reprieve.v1.EvictionChange
-	11, // 8: reprieve.v1.WatchEvictionsResponse.initial_list_end:type_name -> reprieve.v1.InitialListEnd
-	44, // 9: reprieve.v1.EvictionChange.eviction:type_name -> reprieve.v1.Eviction
-	45, // 10: reprieve.v1.Cluster.mode:type_name -> reprieve.v1.Mode
-	0,  // 11: reprieve.v1.Cluster.sync_state:type_name -> reprieve.v1.Cluster.SyncState
-	46, // 12: reprieve.v1.Cluster.feed_age:type_name -> google.protobuf.Duration
-	43, // 13: reprieve.v1.Cluster.last_live_time:type_name -> google.protobuf.Timestamp
-	43, // 14: reprieve.v1.Cluster.adopt_time:type_name -> google.protobuf.Timestamp
-	35, // 15: reprieve.v1.Cluster.open_evictions:type_name -> reprieve.v1.Cluster.StateCount
-	36, // 16: reprieve.v1.Cluster.holds:type_name -> reprieve.v1.Cluster.HoldCount
-	43, // 17: reprieve.v1.Cluster.oldest_due_time:type_name -> google.protobuf.Timestamp
-	34, // 18: reprieve.v1.Cluster.executors:type_name -> reprieve.v1.Cluster.Executor
-	47, // 19: reprieve.v1.Cluster.policy:type_name -> reprieve.v1.ClusterPolicy
-	48, // 20: reprieve.v1.Cluster.pauses:type_name -> reprieve.v1.Pause
-	37, // 21: reprieve.v1.Cluster.ignored:type_name -> reprieve.v1.Cluster.IgnoredEntry
-	12, // 22: reprieve.v1.ListClustersResponse.clusters:type_name -> reprieve.v1.Cluster
-	12, // 23: reprieve.v1.GetClusterResponse.cluster:type_name -> reprieve.v1.Cluster
-	49, // 24: reprieve.v1.NodeTaint.taint:type_name -> reprieve.v1.Taint
-	43, // 25: reprieve.v1.NodeTaint.start:type_name -> google.protobuf.Timestamp
-	18, // 26: reprieve.v1.NodeView.taints:type_name -> reprieve.v1.NodeTaint
-	43, // 27: reprieve.v1.NodeView.episode_start:type_name -> google.protobuf.Timestamp
-	19, // 28: reprieve.v1.ListNodesResponse.nodes:type_name -> reprieve.v1.NodeView
-	50, // 29: reprieve.v1.ListReprievesResponse.reprieves:type_name -> reprieve.v1.Reprieve
-	51, // 30: reprieve.v1.ExplainPodRequest.pod:type_name -> reprieve.v1.PodRef
-	18, // 31: reprieve.v1.DecisionStep.taint:type_name -> reprieve.v1.NodeTaint
-	43, // 32: reprieve.v1.DecisionStep.start:type_name -> google.protobuf.Timestamp
-	46, // 33: reprieve.v1.DecisionStep.wait:type_name -> google.protobuf.Duration
-	43, // 34: reprieve.v1.DecisionStep.due_time:type_name -> google.protobuf.Timestamp
-	1,  // 35: reprieve.v1.Decision.verdict:type_name -> reprieve.v1.Decision.Verdict
-	43, // 36: reprieve.v1.Decision.due_time:type_name -> google.protobuf.Timestamp
-	24, // 37: reprieve.v1.Decision.steps:type_name -> reprieve.v1.DecisionStep
-	19, // 38: reprieve.v1.ExplainPodResponse.node:type_name -> reprieve.v1.NodeView
-	52, // 39: reprieve.v1.ExplainPodResponse.tolerations:type_name -> reprieve.v1.Toleration
-	43, // 40: reprieve.v1.ExplainPodResponse.bound_time:type_name -> google.protobuf.Timestamp
-	25, // 41: reprieve.v1.ExplainPodResponse.decision:type_name -> reprieve.v1.Decision
-	43, // 42: reprieve.v1.ExplainPodResponse.now:type_name -> google.protobuf.Timestamp
-	45, // 43: reprieve.v1.ExplainPodResponse.mode:type_name -> reprieve.v1.Mode
-	0,  // 44: reprieve.v1.ExplainPodResponse.sync_state:type_name -> reprieve.v1.Cluster.SyncState
-	42, // 45: reprieve.v1.ExplainPodResponse.holds:type_name -> reprieve.v1.HoldReason
-	44, // 46: reprieve.v1.ExplainPodResponse.eviction:type_name -> reprieve.v1.Eviction
-	50, // 47: reprieve.v1.ExplainPodResponse.reprieve:type_name -> reprieve.v1.Reprieve
-	38, // 48: reprieve.v1.SimulateRequest.taints:type_name -> reprieve.v1.SimulateRequest.HypotheticalTaint
-	25, // 49: reprieve.v1.SimulatedPod.decision:type_name -> reprieve.v1.Decision
-	46, // 50: reprieve.v1.SimulatedPod.due_in:type_name -> google.protobuf.Duration
-	28, // 51: reprieve.v1.SimulateResponse.pods:type_name -> reprieve.v1.SimulatedPod
-	43, // 52: reprieve.v1.GetShadowReportRequest.since:type_name -> google.protobuf.Timestamp
-	43, // 53: reprieve.v1.GetShadowReportRequest.until:type_name -> google.protobuf.Timestamp
-	46, // 54: reprieve.v1.GetShadowReportRequest.tolerance:type_name -> google.protobuf.Duration
-	32, // 55: reprieve.v1.GetShadowReportResponse.report:type_name -> reprieve.v1.ShadowReport
-	43, // 56: reprieve.v1.ShadowReport.since:type_name -> google.protobuf.Timestamp
-	43, // 57: reprieve.v1.ShadowReport.until:type_name -> google.protobuf.Timestamp
-	46, // 58: reprieve.v1.ShadowReport.tolerance:type_name -> google.protobuf.Duration
-	39, // 59: reprieve.v1.ShadowReport.totals:type_name -> reprieve.v1.ShadowReport.Totals
-	46, // 60: reprieve.v1.ShadowReport.difference_p50:type_name -> google.protobuf.Duration
-	46, // 61: reprieve.v1.ShadowReport.difference_p99:type_name -> google.protobuf.Duration
-	46, // 62: reprieve.v1.ShadowReport.difference_max:type_name -> google.protobuf.Duration
-	40, // 63: reprieve.v1.ShadowReport.reasons:type_name -> reprieve.v1.ShadowReport.ReasonCount
-	33, // 64: reprieve.v1.ShadowReport.differences:type_name -> reprieve.v1.ShadowDifference
-	43, // 65: reprieve.v1.ShadowDifference.due_time:type_name -> google.protobuf.Timestamp
-	43, // 66: reprieve.v1.ShadowDifference.observed_deletion_time:type_name -> google.protobuf.Timestamp
-	46, // 67: reprieve.v1.ShadowDifference.difference:type_name -> google.protobuf.Duration
-	2,  // 68: reprieve.v1.ShadowDifference.kind:type_name -> reprieve.v1.ShadowDifference.Kind
-	3,  // 69: reprieve.v1.ShadowDifference.reason:type_name -> reprieve.v1.ShadowDifference.Reason
-	43, // 70: reprieve.v1.Cluster.Executor.connect_time:type_name -> google.protobuf.Timestamp
-	41, // 71: reprieve.v1.Cluster.StateCount.state:type_name -> reprieve.v1.EvictionState
-	42, // 72: reprieve.v1.Cluster.HoldCount.hold:type_name -> reprieve.v1.HoldReason
-	3,  // 73: reprieve.v1.ShadowReport.ReasonCount.reason:type_name -> reprieve.v1.ShadowDifference.Reason
-	4,  // 74: reprieve.v1.QueryService.ListEvictions:input_type -> reprieve.v1.ListEvictionsRequest
-	6,  // 75: reprieve.v1.QueryService.GetEviction:input_type -> reprieve.v1.GetEvictionRequest
-	8,  // 76: reprieve.v1.QueryService.WatchEvictions:input_type -> reprieve.v1.WatchEvictionsRequest
-	13, // 77: reprieve.v1.QueryService.ListClusters:input_type -> reprieve.v1.ListClustersRequest
-	15, // 78: reprieve.v1.QueryService.GetCluster:input_type -> reprieve.v1.GetClusterRequest
-	17, // 79: reprieve.v1.QueryService.ListNodes:input_type -> reprieve.v1.ListNodesRequest
-	21, // 80: reprieve.v1.QueryService.ListReprieves:input_type -> reprieve.v1.ListReprievesRequest
-	23, // 81: reprieve.v1.QueryService.ExplainPod:input_type -> reprieve.v1.ExplainPodRequest
-	27, // 82: reprieve.v1.QueryService.Simulate:input_type -> reprieve.v1.SimulateRequest
-	30, // 83: reprieve.v1.QueryService.GetShadowReport:input_type -> reprieve.v1.GetShadowReportRequest
-	5,  // 84: reprieve.v1.QueryService.ListEvictions:output_type -> reprieve.v1.ListEvictionsResponse
-	7,  // 85: reprieve.v1.QueryService.GetEviction:output_type -> reprieve.v1.GetEvictionResponse
-	9,  // 86: reprieve.v1.QueryService.WatchEvictions:output_type -> reprieve.v1.WatchEvictionsResponse
-	14, // 87: reprieve.v1.QueryService.ListClusters:output_type -> reprieve.v1.ListClustersResponse
-	16, // 88: reprieve.v1.QueryService.GetCluster:output_type -> reprieve.v1.GetClusterResponse
-	20, // 89: reprieve.v1.QueryService.ListNodes:output_type -> reprieve.v1.ListNodesResponse
-	22, // 90: reprieve.v1.QueryService.ListReprieves:output_type -> reprieve.v1.ListReprievesResponse
-	26, // 91: reprieve.v1.QueryService.ExplainPod:output_type -> reprieve.v1.ExplainPodResponse
-	29, // 92: reprieve.v1.QueryService.Simulate:output_type -> reprieve.v1.SimulateResponse
-	31, // 93: reprieve.v1.QueryService.GetShadowReport:output_type -> reprieve.v1.GetShadowReportResponse
-	84, // [84:94] is the sub-list for method output_type
-	74, // [74:84] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	49,  // 0: reprieve.v1.ListEvictionsRequest.states:type_name -> reprieve.v1.EvictionState
+	50,  // 1: reprieve.v1.ListEvictionsRequest.holds:type_name -> reprieve.v1.HoldReason
+	51,  // 2: reprieve.v1.ListEvictionsRequest.due_before:type_name -> google.protobuf.Timestamp
+	51,  // 3: reprieve.v1.ListEvictionsRequest.closed_after:type_name -> google.protobuf.Timestamp
+	51,  // 4: reprieve.v1.ListEvictionsRequest.closed_before:type_name -> google.protobuf.Timestamp
+	52,  // 5: reprieve.v1.ListEvictionsResponse.evictions:type_name -> reprieve.v1.Eviction
+	52,  // 6: reprieve.v1.GetEvictionResponse.eviction:type_name -> reprieve.v1.Eviction
+	12,  // 7: reprieve.v1.WatchEvictionsResponse.change:type_name -> reprieve.v1.EvictionChange
+	13,  // 8: reprieve.v1.WatchEvictionsResponse.initial_list_end:type_name -> reprieve.v1.InitialListEnd
+	52,  // 9: reprieve.v1.EvictionChange.eviction:type_name -> reprieve.v1.Eviction
+	53,  // 10: reprieve.v1.Cluster.mode:type_name -> reprieve.v1.Mode
+	1,   // 11: reprieve.v1.Cluster.sync_state:type_name -> reprieve.v1.Cluster.SyncState
+	54,  // 12: reprieve.v1.Cluster.feed_age:type_name -> google.protobuf.Duration
+	51,  // 13: reprieve.v1.Cluster.last_live_time:type_name -> google.protobuf.Timestamp
+	51,  // 14: reprieve.v1.Cluster.adopt_time:type_name -> google.protobuf.Timestamp
+	41,  // 15: reprieve.v1.Cluster.open_evictions:type_name -> reprieve.v1.Cluster.StateCount
+	42,  // 16: reprieve.v1.Cluster.holds:type_name -> reprieve.v1.Cluster.HoldCount
+	51,  // 17: reprieve.v1.Cluster.oldest_due_time:type_name -> google.protobuf.Timestamp
+	40,  // 18: reprieve.v1.Cluster.executors:type_name -> reprieve.v1.Cluster.Executor
+	55,  // 19: reprieve.v1.Cluster.policy:type_name -> reprieve.v1.ClusterPolicy
+	56,  // 20: reprieve.v1.Cluster.pauses:type_name -> reprieve.v1.Pause
+	43,  // 21: reprieve.v1.Cluster.ignored:type_name -> reprieve.v1.Cluster.IgnoredEntry
+	15,  // 22: reprieve.v1.Cluster.node_health:type_name -> reprieve.v1.ClusterHealth
+	57,  // 23: reprieve.v1.ClusterHealth.mode:type_name -> reprieve.v1.NodeHealthMode
+	44,  // 24: reprieve.v1.ClusterHealth.zones:type_name -> reprieve.v1.ClusterHealth.Zone
+	51,  // 25: reprieve.v1.ClusterHealth.blind_time:type_name -> google.protobuf.Timestamp
+	51,  // 26: reprieve.v1.ClusterHealth.silence_hold_time:type_name -> google.protobuf.Timestamp
+	51,  // 27: reprieve.v1.ClusterHealth.disruption_time:type_name -> google.protobuf.Timestamp
+	51,  // 28: reprieve.v1.ClusterHealth.stale_time:type_name -> google.protobuf.Timestamp
+	51,  // 29: reprieve.v1.ClusterHealth.other_controller_time:type_name -> google.protobuf.Timestamp
+	14,  // 30: reprieve.v1.ListClustersResponse.clusters:type_name -> reprieve.v1.Cluster
+	14,  // 31: reprieve.v1.GetClusterResponse.cluster:type_name -> reprieve.v1.Cluster
+	58,  // 32: reprieve.v1.NodeTaint.taint:type_name -> reprieve.v1.Taint
+	51,  // 33: reprieve.v1.NodeTaint.start:type_name -> google.protobuf.Timestamp
+	21,  // 34: reprieve.v1.NodeView.taints:type_name -> reprieve.v1.NodeTaint
+	51,  // 35: reprieve.v1.NodeView.episode_start:type_name -> google.protobuf.Timestamp
+	23,  // 36: reprieve.v1.NodeView.health:type_name -> reprieve.v1.NodeHealth
+	51,  // 37: reprieve.v1.NodeHealth.ready_since:type_name -> google.protobuf.Timestamp
+	51,  // 38: reprieve.v1.NodeHealth.heartbeat_time:type_name -> google.protobuf.Timestamp
+	51,  // 39: reprieve.v1.NodeHealth.silent_time:type_name -> google.protobuf.Timestamp
+	45,  // 40: reprieve.v1.NodeHealth.taints:type_name -> reprieve.v1.NodeHealth.HealthTaint
+	59,  // 41: reprieve.v1.NodeHealth.delivery:type_name -> reprieve.v1.Delivery
+	60,  // 42: reprieve.v1.NodeHealth.last_outcome:type_name -> reprieve.v1.Outcome
+	50,  // 43: reprieve.v1.NodeHealth.hold:type_name -> reprieve.v1.HoldReason
+	51,  // 44: reprieve.v1.NodeHealth.last_removal_time:type_name -> google.protobuf.Timestamp
+	22,  // 45: reprieve.v1.ListNodesResponse.nodes:type_name -> reprieve.v1.NodeView
+	61,  // 46: reprieve.v1.ListReprievesResponse.reprieves:type_name -> reprieve.v1.Reprieve
+	62,  // 47: reprieve.v1.ExplainPodRequest.pod:type_name -> reprieve.v1.PodRef
+	21,  // 48: reprieve.v1.DecisionStep.taint:type_name -> reprieve.v1.NodeTaint
+	51,  // 49: reprieve.v1.DecisionStep.start:type_name -> google.protobuf.Timestamp
+	54,  // 50: reprieve.v1.DecisionStep.wait:type_name -> google.protobuf.Duration
+	51,  // 51: reprieve.v1.DecisionStep.due_time:type_name -> google.protobuf.Timestamp
+	3,   // 52: reprieve.v1.Decision.verdict:type_name -> reprieve.v1.Decision.Verdict
+	51,  // 53: reprieve.v1.Decision.due_time:type_name -> google.protobuf.Timestamp
+	28,  // 54: reprieve.v1.Decision.steps:type_name -> reprieve.v1.DecisionStep
+	22,  // 55: reprieve.v1.ExplainPodResponse.node:type_name -> reprieve.v1.NodeView
+	63,  // 56: reprieve.v1.ExplainPodResponse.tolerations:type_name -> reprieve.v1.Toleration
+	51,  // 57: reprieve.v1.ExplainPodResponse.bound_time:type_name -> google.protobuf.Timestamp
+	29,  // 58: reprieve.v1.ExplainPodResponse.decision:type_name -> reprieve.v1.Decision
+	51,  // 59: reprieve.v1.ExplainPodResponse.now:type_name -> google.protobuf.Timestamp
+	53,  // 60: reprieve.v1.ExplainPodResponse.mode:type_name -> reprieve.v1.Mode
+	1,   // 61: reprieve.v1.ExplainPodResponse.sync_state:type_name -> reprieve.v1.Cluster.SyncState
+	50,  // 62: reprieve.v1.ExplainPodResponse.holds:type_name -> reprieve.v1.HoldReason
+	52,  // 63: reprieve.v1.ExplainPodResponse.eviction:type_name -> reprieve.v1.Eviction
+	61,  // 64: reprieve.v1.ExplainPodResponse.reprieve:type_name -> reprieve.v1.Reprieve
+	22,  // 65: reprieve.v1.ExplainNodeResponse.node:type_name -> reprieve.v1.NodeView
+	51,  // 66: reprieve.v1.ExplainNodeResponse.now:type_name -> google.protobuf.Timestamp
+	53,  // 67: reprieve.v1.ExplainNodeResponse.mode:type_name -> reprieve.v1.Mode
+	1,   // 68: reprieve.v1.ExplainNodeResponse.sync_state:type_name -> reprieve.v1.Cluster.SyncState
+	15,  // 69: reprieve.v1.ExplainNodeResponse.cluster_health:type_name -> reprieve.v1.ClusterHealth
+	46,  // 70: reprieve.v1.SimulateRequest.taints:type_name -> reprieve.v1.SimulateRequest.HypotheticalTaint
+	29,  // 71: reprieve.v1.SimulatedPod.decision:type_name -> reprieve.v1.Decision
+	54,  // 72: reprieve.v1.SimulatedPod.due_in:type_name -> google.protobuf.Duration
+	34,  // 73: reprieve.v1.SimulateResponse.pods:type_name -> reprieve.v1.SimulatedPod
+	51,  // 74: reprieve.v1.GetShadowReportRequest.since:type_name -> google.protobuf.Timestamp
+	51,  // 75: reprieve.v1.GetShadowReportRequest.until:type_name -> google.protobuf.Timestamp
+	54,  // 76: reprieve.v1.GetShadowReportRequest.tolerance:type_name -> google.protobuf.Duration
+	38,  // 77: reprieve.v1.GetShadowReportResponse.report:type_name -> reprieve.v1.ShadowReport
+	51,  // 78: reprieve.v1.ShadowReport.since:type_name -> google.protobuf.Timestamp
+	51,  // 79: reprieve.v1.ShadowReport.until:type_name -> google.protobuf.Timestamp
+	54,  // 80: reprieve.v1.ShadowReport.tolerance:type_name -> google.protobuf.Duration
+	47,  // 81: reprieve.v1.ShadowReport.totals:type_name -> reprieve.v1.ShadowReport.Totals
+	54,  // 82: reprieve.v1.ShadowReport.difference_p50:type_name -> google.protobuf.Duration
+	54,  // 83: reprieve.v1.ShadowReport.difference_p99:type_name -> google.protobuf.Duration
+	54,  // 84: reprieve.v1.ShadowReport.difference_max:type_name -> google.protobuf.Duration
+	48,  // 85: reprieve.v1.ShadowReport.reasons:type_name -> reprieve.v1.ShadowReport.ReasonCount
+	39,  // 86: reprieve.v1.ShadowReport.differences:type_name -> reprieve.v1.ShadowDifference
+	51,  // 87: reprieve.v1.ShadowDifference.due_time:type_name -> google.protobuf.Timestamp
+	51,  // 88: reprieve.v1.ShadowDifference.observed_deletion_time:type_name -> google.protobuf.Timestamp
+	54,  // 89: reprieve.v1.ShadowDifference.difference:type_name -> google.protobuf.Duration
+	4,   // 90: reprieve.v1.ShadowDifference.kind:type_name -> reprieve.v1.ShadowDifference.Kind
+	5,   // 91: reprieve.v1.ShadowDifference.reason:type_name -> reprieve.v1.ShadowDifference.Reason
+	51,  // 92: reprieve.v1.Cluster.Executor.connect_time:type_name -> google.protobuf.Timestamp
+	49,  // 93: reprieve.v1.Cluster.StateCount.state:type_name -> reprieve.v1.EvictionState
+	50,  // 94: reprieve.v1.Cluster.HoldCount.hold:type_name -> reprieve.v1.HoldReason
+	0,   // 95: reprieve.v1.ClusterHealth.Zone.state:type_name -> reprieve.v1.ZoneState
+	51,  // 96: reprieve.v1.ClusterHealth.Zone.next_taint_time:type_name -> google.protobuf.Timestamp
+	58,  // 97: reprieve.v1.NodeHealth.HealthTaint.taint:type_name -> reprieve.v1.Taint
+	2,   // 98: reprieve.v1.NodeHealth.HealthTaint.change:type_name -> reprieve.v1.NodeHealth.Change
+	51,  // 99: reprieve.v1.NodeHealth.HealthTaint.since:type_name -> google.protobuf.Timestamp
+	51,  // 100: reprieve.v1.NodeHealth.HealthTaint.change_time:type_name -> google.protobuf.Timestamp
+	50,  // 101: reprieve.v1.NodeHealth.HealthTaint.hold:type_name -> reprieve.v1.HoldReason
+	5,   // 102: reprieve.v1.ShadowReport.ReasonCount.reason:type_name -> reprieve.v1.ShadowDifference.Reason
+	6,   // 103: reprieve.v1.QueryService.ListEvictions:input_type -> reprieve.v1.ListEvictionsRequest
+	8,   // 104: reprieve.v1.QueryService.GetEviction:input_type -> reprieve.v1.GetEvictionRequest
+	10,  // 105: reprieve.v1.QueryService.WatchEvictions:input_type -> reprieve.v1.WatchEvictionsRequest
+	16,  // 106: reprieve.v1.QueryService.ListClusters:input_type -> reprieve.v1.ListClustersRequest
+	18,  // 107: reprieve.v1.QueryService.GetCluster:input_type -> reprieve.v1.GetClusterRequest
+	20,  // 108: reprieve.v1.QueryService.ListNodes:input_type -> reprieve.v1.ListNodesRequest
+	25,  // 109: reprieve.v1.QueryService.ListReprieves:input_type -> reprieve.v1.ListReprievesRequest
+	27,  // 110: reprieve.v1.QueryService.ExplainPod:input_type -> reprieve.v1.ExplainPodRequest
+	31,  // 111: reprieve.v1.QueryService.ExplainNode:input_type -> reprieve.v1.ExplainNodeRequest
+	33,  // 112: reprieve.v1.QueryService.Simulate:input_type -> reprieve.v1.SimulateRequest
+	36,  // 113: reprieve.v1.QueryService.GetShadowReport:input_type -> reprieve.v1.GetShadowReportRequest
+	7,   // 114: reprieve.v1.QueryService.ListEvictions:output_type -> reprieve.v1.ListEvictionsResponse
+	9,   // 115: reprieve.v1.QueryService.GetEviction:output_type -> reprieve.v1.GetEvictionResponse
+	11,  // 116: reprieve.v1.QueryService.WatchEvictions:output_type -> reprieve.v1.WatchEvictionsResponse
+	17,  // 117: reprieve.v1.QueryService.ListClusters:output_type -> reprieve.v1.ListClustersResponse
+	19,  // 118: reprieve.v1.QueryService.GetCluster:output_type -> reprieve.v1.GetClusterResponse
+	24,  // 119: reprieve.v1.QueryService.ListNodes:output_type -> reprieve.v1.ListNodesResponse
+	26,  // 120: reprieve.v1.QueryService.ListReprieves:output_type -> reprieve.v1.ListReprievesResponse
+	30,  // 121: reprieve.v1.QueryService.ExplainPod:output_type -> reprieve.v1.ExplainPodResponse
+	32,  // 122: reprieve.v1.QueryService.ExplainNode:output_type -> reprieve.v1.ExplainNodeResponse
+	35,  // 123: reprieve.v1.QueryService.Simulate:output_type -> reprieve.v1.SimulateResponse
+	37,  // 124: reprieve.v1.QueryService.GetShadowReport:output_type -> reprieve.v1.GetShadowReportResponse
+	114, // [114:125] is the sub-list for method output_type
+	103, // [103:114] is the sub-list for method input_type
+	103, // [103:103] is the sub-list for extension type_name
+	103, // [103:103] is the sub-list for extension extendee
+	0,   // [0:103] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_query_proto_init() }
@@ -3593,16 +4511,16 @@ func file_reprieve_v1_query_proto_init() {
 		(*WatchEvictionsResponse_Change)(nil),
 		(*WatchEvictionsResponse_InitialListEnd)(nil),
 	}
-	file_reprieve_v1_query_proto_msgTypes[20].OneofWrappers = []any{}
-	file_reprieve_v1_query_proto_msgTypes[21].OneofWrappers = []any{}
-	file_reprieve_v1_query_proto_msgTypes[28].OneofWrappers = []any{}
+	file_reprieve_v1_query_proto_msgTypes[22].OneofWrappers = []any{}
+	file_reprieve_v1_query_proto_msgTypes[23].OneofWrappers = []any{}
+	file_reprieve_v1_query_proto_msgTypes[32].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_query_proto_rawDesc), len(file_reprieve_v1_query_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   37,
+			NumEnums:      6,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

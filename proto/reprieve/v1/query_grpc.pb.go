@@ -27,6 +27,7 @@ const (
 	QueryService_ListNodes_FullMethodName       = "/reprieve.v1.QueryService/ListNodes"
 	QueryService_ListReprieves_FullMethodName   = "/reprieve.v1.QueryService/ListReprieves"
 	QueryService_ExplainPod_FullMethodName      = "/reprieve.v1.QueryService/ExplainPod"
+	QueryService_ExplainNode_FullMethodName     = "/reprieve.v1.QueryService/ExplainNode"
 	QueryService_Simulate_FullMethodName        = "/reprieve.v1.QueryService/Simulate"
 	QueryService_GetShadowReport_FullMethodName = "/reprieve.v1.QueryService/GetShadowReport"
 )
@@ -90,6 +91,13 @@ type QueryServiceClient interface {
 	// known and the cluster is not synced).
 	// Retry: safe.
 	ExplainPod(ctx context.Context, in *ExplainPodRequest, opts ...grpc.CallOption) (*ExplainPodResponse, error)
+	// ExplainNode returns why a node has, or will get or lose, the taints that node
+	// health gives, and what keeps a change back.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (no such cluster; no such node),
+	// UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
+	// Retry: safe.
+	ExplainNode(ctx context.Context, in *ExplainNodeRequest, opts ...grpc.CallOption) (*ExplainNodeResponse, error)
 	// Simulate takes the same decision over hypothetical taints that start now, on
 	// live nodes. It changes nothing.
 	//
@@ -208,6 +216,16 @@ func (c *queryServiceClient) ExplainPod(ctx context.Context, in *ExplainPodReque
 	return out, nil
 }
 
+func (c *queryServiceClient) ExplainNode(ctx context.Context, in *ExplainNodeRequest, opts ...grpc.CallOption) (*ExplainNodeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainNodeResponse)
+	err := c.cc.Invoke(ctx, QueryService_ExplainNode_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *queryServiceClient) Simulate(ctx context.Context, in *SimulateRequest, opts ...grpc.CallOption) (*SimulateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(SimulateResponse)
@@ -287,6 +305,13 @@ type QueryServiceServer interface {
 	// known and the cluster is not synced).
 	// Retry: safe.
 	ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error)
+	// ExplainNode returns why a node has, or will get or lose, the taints that node
+	// health gives, and what keeps a change back.
+	//
+	// Codes: INVALID_ARGUMENT, NOT_FOUND (no such cluster; no such node),
+	// UNAUTHENTICATED, PERMISSION_DENIED, UNAVAILABLE.
+	// Retry: safe.
+	ExplainNode(context.Context, *ExplainNodeRequest) (*ExplainNodeResponse, error)
 	// Simulate takes the same decision over hypothetical taints that start now, on
 	// live nodes. It changes nothing.
 	//
@@ -339,6 +364,9 @@ func (UnimplementedQueryServiceServer) ListReprieves(context.Context, *ListRepri
 }
 func (UnimplementedQueryServiceServer) ExplainPod(context.Context, *ExplainPodRequest) (*ExplainPodResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExplainPod not implemented")
+}
+func (UnimplementedQueryServiceServer) ExplainNode(context.Context, *ExplainNodeRequest) (*ExplainNodeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExplainNode not implemented")
 }
 func (UnimplementedQueryServiceServer) Simulate(context.Context, *SimulateRequest) (*SimulateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Simulate not implemented")
@@ -504,6 +532,24 @@ func _QueryService_ExplainPod_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _QueryService_ExplainNode_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainNodeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(QueryServiceServer).ExplainNode(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: QueryService_ExplainNode_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(QueryServiceServer).ExplainNode(ctx, req.(*ExplainNodeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _QueryService_Simulate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(SimulateRequest)
 	if err := dec(in); err != nil {
@@ -574,6 +620,10 @@ var QueryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExplainPod",
 			Handler:    _QueryService_ExplainPod_Handler,
+		},
+		{
+			MethodName: "ExplainNode",
+			Handler:    _QueryService_ExplainNode_Handler,
 		},
 		{
 			MethodName: "Simulate",

@@ -333,7 +333,8 @@ const (
 	Outcome_OUTCOME_GONE Outcome = 2
 	// The name belongs to a pod with another UID.
 	Outcome_OUTCOME_SUPERSEDED Outcome = 3
-	// The executor reads the node live and the taint is gone.
+	// The executor reads the node live and the taint is gone; or what the order for a
+	// node rests on is no longer so (see UpdateNode).
 	Outcome_OUTCOME_STALE Outcome = 4
 	// A disruption budget does not allow it now.
 	Outcome_OUTCOME_BLOCKED Outcome = 5
@@ -345,21 +346,25 @@ const (
 	Outcome_OUTCOME_RECALLED Outcome = 8
 	// No executor answered; never sent by one.
 	Outcome_OUTCOME_NO_ANSWER Outcome = 9
+	// The node is as the order says: something was changed, or nothing had to be.
+	// It answers orders for nodes only, as EVICTED answers those for pods.
+	Outcome_OUTCOME_APPLIED Outcome = 10
 )
 
 // Enum value maps for Outcome.
 var (
 	Outcome_name = map[int32]string{
-		0: "OUTCOME_UNSPECIFIED",
-		1: "OUTCOME_EVICTED",
-		2: "OUTCOME_GONE",
-		3: "OUTCOME_SUPERSEDED",
-		4: "OUTCOME_STALE",
-		5: "OUTCOME_BLOCKED",
-		6: "OUTCOME_DENIED",
-		7: "OUTCOME_FAILED",
-		8: "OUTCOME_RECALLED",
-		9: "OUTCOME_NO_ANSWER",
+		0:  "OUTCOME_UNSPECIFIED",
+		1:  "OUTCOME_EVICTED",
+		2:  "OUTCOME_GONE",
+		3:  "OUTCOME_SUPERSEDED",
+		4:  "OUTCOME_STALE",
+		5:  "OUTCOME_BLOCKED",
+		6:  "OUTCOME_DENIED",
+		7:  "OUTCOME_FAILED",
+		8:  "OUTCOME_RECALLED",
+		9:  "OUTCOME_NO_ANSWER",
+		10: "OUTCOME_APPLIED",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED": 0,
@@ -372,6 +377,7 @@ var (
 		"OUTCOME_FAILED":      7,
 		"OUTCOME_RECALLED":    8,
 		"OUTCOME_NO_ANSWER":   9,
+		"OUTCOME_APPLIED":     10,
 	}
 )
 
@@ -512,6 +518,65 @@ func (EvictionMethod) EnumDescriptor() ([]byte, []int) {
 	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
+// NodeHealthMode says whether the service watches the heartbeats of a cluster's
+// nodes, and whether it acts on what it finds.
+type NodeHealthMode int32
+
+const (
+	// Not set.
+	NodeHealthMode_NODE_HEALTH_MODE_UNSPECIFIED NodeHealthMode = 0
+	// Another controller does; nothing is kept of heartbeats and conditions.
+	NodeHealthMode_NODE_HEALTH_MODE_OFF NodeHealthMode = 1
+	// All is decided and shown, nothing is changed.
+	NodeHealthMode_NODE_HEALTH_MODE_OBSERVE NodeHealthMode = 2
+	// Conditions, taints and the readiness of pods are set, through executors that
+	// take orders for nodes. It acts in mode ENFORCE only; in SHADOW it observes.
+	NodeHealthMode_NODE_HEALTH_MODE_ENFORCE NodeHealthMode = 3
+)
+
+// Enum value maps for NodeHealthMode.
+var (
+	NodeHealthMode_name = map[int32]string{
+		0: "NODE_HEALTH_MODE_UNSPECIFIED",
+		1: "NODE_HEALTH_MODE_OFF",
+		2: "NODE_HEALTH_MODE_OBSERVE",
+		3: "NODE_HEALTH_MODE_ENFORCE",
+	}
+	NodeHealthMode_value = map[string]int32{
+		"NODE_HEALTH_MODE_UNSPECIFIED": 0,
+		"NODE_HEALTH_MODE_OFF":         1,
+		"NODE_HEALTH_MODE_OBSERVE":     2,
+		"NODE_HEALTH_MODE_ENFORCE":     3,
+	}
+)
+
+func (x NodeHealthMode) Enum() *NodeHealthMode {
+	p := new(NodeHealthMode)
+	*p = x
+	return p
+}
+
+func (x NodeHealthMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NodeHealthMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_reprieve_v1_types_proto_enumTypes[7].Descriptor()
+}
+
+func (NodeHealthMode) Type() protoreflect.EnumType {
+	return &file_reprieve_v1_types_proto_enumTypes[7]
+}
+
+func (x NodeHealthMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NodeHealthMode.Descriptor instead.
+func (NodeHealthMode) EnumDescriptor() ([]byte, []int) {
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{7}
+}
+
 // Rate bounds how fast a cluster's orders are sent.
 type Rate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -598,8 +663,14 @@ type ClusterPolicy struct {
 	BlastRadius *BlastRadius `protobuf:"bytes,12,opt,name=blast_radius,json=blastRadius,proto3" json:"blast_radius,omitempty"`
 	// Switches the blast radius off: what it holds is let go.
 	DisableBlastRadius *bool `protobuf:"varint,13,opt,name=disable_blast_radius,json=disableBlastRadius,proto3,oneof" json:"disable_blast_radius,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Whether the service does what the built-in node lifecycle controller does.
+	// Default OFF. SetPolicy refuses ENFORCE where another controller is seen at work,
+	// unless forced.
+	NodeHealth *NodeHealthMode `protobuf:"varint,14,opt,name=node_health,json=nodeHealth,proto3,enum=reprieve.v1.NodeHealthMode,oneof" json:"node_health,omitempty"`
+	// The figures of node health.
+	NodeHealthFigures *NodeHealthFigures `protobuf:"bytes,15,opt,name=node_health_figures,json=nodeHealthFigures,proto3" json:"node_health_figures,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ClusterPolicy) Reset() {
@@ -723,6 +794,173 @@ func (x *ClusterPolicy) GetDisableBlastRadius() bool {
 	return false
 }
 
+func (x *ClusterPolicy) GetNodeHealth() NodeHealthMode {
+	if x != nil && x.NodeHealth != nil {
+		return *x.NodeHealth
+	}
+	return NodeHealthMode_NODE_HEALTH_MODE_UNSPECIFIED
+}
+
+func (x *ClusterPolicy) GetNodeHealthFigures() *NodeHealthFigures {
+	if x != nil {
+		return x.NodeHealthFigures
+	}
+	return nil
+}
+
+// NodeHealthFigures are the figures by which node health is judged. An absent
+// field has its default, which is the built-in controller's where it has one.
+//
+// A zone is the nodes with the same region and zone labels. Of its nodes those
+// count that do not have the label node.kubernetes.io/exclude-disruption. It is
+// fully disrupted with no ready node, partially with at least
+// unhealthy_zone_nodes and unhealthy_zone_share of its nodes not ready.
+type NodeHealthFigures struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Silence after which a node's conditions become Unknown. Default 50 s.
+	GracePeriod *durationpb.Duration `protobuf:"bytes,1,opt,name=grace_period,json=gracePeriod,proto3" json:"grace_period,omitempty"`
+	// The same for a node that has never sent a heartbeat. Default 60 s.
+	StartupGracePeriod *durationpb.Duration `protobuf:"bytes,2,opt,name=startup_grace_period,json=startupGracePeriod,proto3" json:"startup_grace_period,omitempty"`
+	// Nodes a second and zone that get a NoExecute taint in a normal zone. Default 0.1.
+	TaintRate *float64 `protobuf:"fixed64,3,opt,name=taint_rate,json=taintRate,proto3,oneof" json:"taint_rate,omitempty"`
+	// The same in a fully disrupted zone, while another zone is not. Default 0.1.
+	FullDisruptionTaintRate *float64 `protobuf:"fixed64,4,opt,name=full_disruption_taint_rate,json=fullDisruptionTaintRate,proto3,oneof" json:"full_disruption_taint_rate,omitempty"`
+	// The same in a partially disrupted zone of more than large_zone_nodes nodes. Default 0.01.
+	PartialDisruptionTaintRate *float64 `protobuf:"fixed64,5,opt,name=partial_disruption_taint_rate,json=partialDisruptionTaintRate,proto3,oneof" json:"partial_disruption_taint_rate,omitempty"`
+	// The same in a smaller one. Default 0: none.
+	SmallZoneTaintRate *float64 `protobuf:"fixed64,6,opt,name=small_zone_taint_rate,json=smallZoneTaintRate,proto3,oneof" json:"small_zone_taint_rate,omitempty"`
+	// Zones of more nodes are large. Default 50.
+	LargeZoneNodes *uint32 `protobuf:"varint,7,opt,name=large_zone_nodes,json=largeZoneNodes,proto3,oneof" json:"large_zone_nodes,omitempty"`
+	// Share of a zone's nodes. Default 0.55.
+	UnhealthyZoneShare *float64 `protobuf:"fixed64,8,opt,name=unhealthy_zone_share,json=unhealthyZoneShare,proto3,oneof" json:"unhealthy_zone_share,omitempty"`
+	// Fewer nodes disrupt no zone partially. Default 3.
+	UnhealthyZoneNodes *uint32 `protobuf:"varint,9,opt,name=unhealthy_zone_nodes,json=unhealthyZoneNodes,proto3,oneof" json:"unhealthy_zone_nodes,omitempty"`
+	// If this share of the nodes that were heard falls silent within silence_window,
+	// that is taken for the control plane's trouble: no node becomes Unknown and none
+	// gets a NoExecute taint until enough are heard again. Default 0.9.
+	SilenceShare *float64 `protobuf:"fixed64,10,opt,name=silence_share,json=silenceShare,proto3,oneof" json:"silence_share,omitempty"`
+	// Default 15 s.
+	SilenceWindow *durationpb.Duration `protobuf:"bytes,11,opt,name=silence_window,json=silenceWindow,proto3" json:"silence_window,omitempty"`
+	// Switches that hold off.
+	DisableSilenceHold *bool `protobuf:"varint,12,opt,name=disable_silence_hold,json=disableSilenceHold,proto3,oneof" json:"disable_silence_hold,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *NodeHealthFigures) Reset() {
+	*x = NodeHealthFigures{}
+	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeHealthFigures) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeHealthFigures) ProtoMessage() {}
+
+func (x *NodeHealthFigures) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeHealthFigures.ProtoReflect.Descriptor instead.
+func (*NodeHealthFigures) Descriptor() ([]byte, []int) {
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NodeHealthFigures) GetGracePeriod() *durationpb.Duration {
+	if x != nil {
+		return x.GracePeriod
+	}
+	return nil
+}
+
+func (x *NodeHealthFigures) GetStartupGracePeriod() *durationpb.Duration {
+	if x != nil {
+		return x.StartupGracePeriod
+	}
+	return nil
+}
+
+func (x *NodeHealthFigures) GetTaintRate() float64 {
+	if x != nil && x.TaintRate != nil {
+		return *x.TaintRate
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetFullDisruptionTaintRate() float64 {
+	if x != nil && x.FullDisruptionTaintRate != nil {
+		return *x.FullDisruptionTaintRate
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetPartialDisruptionTaintRate() float64 {
+	if x != nil && x.PartialDisruptionTaintRate != nil {
+		return *x.PartialDisruptionTaintRate
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetSmallZoneTaintRate() float64 {
+	if x != nil && x.SmallZoneTaintRate != nil {
+		return *x.SmallZoneTaintRate
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetLargeZoneNodes() uint32 {
+	if x != nil && x.LargeZoneNodes != nil {
+		return *x.LargeZoneNodes
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetUnhealthyZoneShare() float64 {
+	if x != nil && x.UnhealthyZoneShare != nil {
+		return *x.UnhealthyZoneShare
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetUnhealthyZoneNodes() uint32 {
+	if x != nil && x.UnhealthyZoneNodes != nil {
+		return *x.UnhealthyZoneNodes
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetSilenceShare() float64 {
+	if x != nil && x.SilenceShare != nil {
+		return *x.SilenceShare
+	}
+	return 0
+}
+
+func (x *NodeHealthFigures) GetSilenceWindow() *durationpb.Duration {
+	if x != nil {
+		return x.SilenceWindow
+	}
+	return nil
+}
+
+func (x *NodeHealthFigures) GetDisableSilenceHold() bool {
+	if x != nil && x.DisableSilenceHold != nil {
+		return *x.DisableSilenceHold
+	}
+	return false
+}
+
 // BlastRadius bounds the nodes on which one taint key may become new within a
 // window. What falls due by the key on nodes beyond that is held until an
 // operator releases or rejects it, or the taint goes. An absent field has its
@@ -743,7 +981,7 @@ type BlastRadius struct {
 
 func (x *BlastRadius) Reset() {
 	*x = BlastRadius{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	mi := &file_reprieve_v1_types_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +993,7 @@ func (x *BlastRadius) String() string {
 func (*BlastRadius) ProtoMessage() {}
 
 func (x *BlastRadius) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[2]
+	mi := &file_reprieve_v1_types_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +1006,7 @@ func (x *BlastRadius) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlastRadius.ProtoReflect.Descriptor instead.
 func (*BlastRadius) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{2}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *BlastRadius) GetMaxNodeShare() float64 {
@@ -813,7 +1051,7 @@ type TaintCause struct {
 
 func (x *TaintCause) Reset() {
 	*x = TaintCause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[3]
+	mi := &file_reprieve_v1_types_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +1063,7 @@ func (x *TaintCause) String() string {
 func (*TaintCause) ProtoMessage() {}
 
 func (x *TaintCause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[3]
+	mi := &file_reprieve_v1_types_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +1076,7 @@ func (x *TaintCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaintCause.ProtoReflect.Descriptor instead.
 func (*TaintCause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{3}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TaintCause) GetTaint() *Taint {
@@ -898,7 +1136,7 @@ type RequestCause struct {
 
 func (x *RequestCause) Reset() {
 	*x = RequestCause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[4]
+	mi := &file_reprieve_v1_types_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1148,7 @@ func (x *RequestCause) String() string {
 func (*RequestCause) ProtoMessage() {}
 
 func (x *RequestCause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[4]
+	mi := &file_reprieve_v1_types_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1161,7 @@ func (x *RequestCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestCause.ProtoReflect.Descriptor instead.
 func (*RequestCause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{4}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *RequestCause) GetRequestId() string {
@@ -963,7 +1201,7 @@ type Cause struct {
 
 func (x *Cause) Reset() {
 	*x = Cause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[5]
+	mi := &file_reprieve_v1_types_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -975,7 +1213,7 @@ func (x *Cause) String() string {
 func (*Cause) ProtoMessage() {}
 
 func (x *Cause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[5]
+	mi := &file_reprieve_v1_types_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -988,7 +1226,7 @@ func (x *Cause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cause.ProtoReflect.Descriptor instead.
 func (*Cause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{5}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Cause) GetCause() isCause_Cause {
@@ -1053,7 +1291,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[6]
+	mi := &file_reprieve_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1065,7 +1303,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[6]
+	mi := &file_reprieve_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1078,7 +1316,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Request) GetRequestId() string {
@@ -1131,7 +1369,7 @@ type Delivery struct {
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[7]
+	mi := &file_reprieve_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1143,7 +1381,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[7]
+	mi := &file_reprieve_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1156,7 +1394,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Delivery) GetExecutorId() string {
@@ -1254,7 +1492,7 @@ type Eviction struct {
 
 func (x *Eviction) Reset() {
 	*x = Eviction{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[8]
+	mi := &file_reprieve_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1504,7 @@ func (x *Eviction) String() string {
 func (*Eviction) ProtoMessage() {}
 
 func (x *Eviction) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[8]
+	mi := &file_reprieve_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1517,7 @@ func (x *Eviction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Eviction.ProtoReflect.Descriptor instead.
 func (*Eviction) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Eviction) GetId() string {
@@ -1531,7 +1769,7 @@ type Pause struct {
 
 func (x *Pause) Reset() {
 	*x = Pause{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[9]
+	mi := &file_reprieve_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1543,7 +1781,7 @@ func (x *Pause) String() string {
 func (*Pause) ProtoMessage() {}
 
 func (x *Pause) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[9]
+	mi := &file_reprieve_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1556,7 +1794,7 @@ func (x *Pause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pause.ProtoReflect.Descriptor instead.
 func (*Pause) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Pause) GetId() string {
@@ -1640,7 +1878,7 @@ type Reprieve struct {
 
 func (x *Reprieve) Reset() {
 	*x = Reprieve{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[10]
+	mi := &file_reprieve_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1890,7 @@ func (x *Reprieve) String() string {
 func (*Reprieve) ProtoMessage() {}
 
 func (x *Reprieve) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[10]
+	mi := &file_reprieve_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1903,7 @@ func (x *Reprieve) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reprieve.ProtoReflect.Descriptor instead.
 func (*Reprieve) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Reprieve) GetCluster() string {
@@ -1740,7 +1978,7 @@ type PodRef struct {
 
 func (x *PodRef) Reset() {
 	*x = PodRef{}
-	mi := &file_reprieve_v1_types_proto_msgTypes[11]
+	mi := &file_reprieve_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1990,7 @@ func (x *PodRef) String() string {
 func (*PodRef) ProtoMessage() {}
 
 func (x *PodRef) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_v1_types_proto_msgTypes[11]
+	mi := &file_reprieve_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +2003,7 @@ func (x *PodRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PodRef.ProtoReflect.Descriptor instead.
 func (*PodRef) Descriptor() ([]byte, []int) {
-	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_reprieve_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PodRef) GetUid() string {
@@ -1797,7 +2035,7 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x04Rate\x128\n" +
 	"\n" +
 	"per_second\x18\x01 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x80\x84.A!\x00\x00\x00\x00\x00\x00\x00\x00R\tperSecond\x12!\n" +
-	"\x05burst\x18\x02 \x01(\rB\v\xbaH\b*\x06\x18\xc0\x84=(\x01R\x05burst\"\xbb\v\n" +
+	"\x05burst\x18\x02 \x01(\rB\v\xbaH\b*\x06\x18\xc0\x84=(\x01R\x05burst\"\xea\f\n" +
 	"\rClusterPolicy\x126\n" +
 	"\x04mode\x18\x01 \x01(\x0e2\x11.reprieve.v1.ModeB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x00R\x04mode\x88\x01\x01\x12k\n" +
@@ -1817,13 +2055,44 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x10policy.namespace\x12\x87\x01is no namespace's name: it must be a DNS label; patterns such as * match nothing (mode SHADOW keeps a whole cluster from being evicted)\x1a/this.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')r\x04\x10\x01\x18?R\x12excludedNamespaces\x126\n" +
 	"\x14comparison_operators\x18\v \x01(\bH\x04R\x13comparisonOperators\x88\x01\x01\x12;\n" +
 	"\fblast_radius\x18\f \x01(\v2\x18.reprieve.v1.BlastRadiusR\vblastRadius\x125\n" +
-	"\x14disable_blast_radius\x18\r \x01(\bH\x05R\x12disableBlastRadius\x88\x01\x01B\a\n" +
+	"\x14disable_blast_radius\x18\r \x01(\bH\x05R\x12disableBlastRadius\x88\x01\x01\x12M\n" +
+	"\vnode_health\x18\x0e \x01(\x0e2\x1b.reprieve.v1.NodeHealthModeB\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x06R\n" +
+	"nodeHealth\x88\x01\x01\x12N\n" +
+	"\x13node_health_figures\x18\x0f \x01(\v2\x1e.reprieve.v1.NodeHealthFiguresR\x11nodeHealthFiguresB\a\n" +
 	"\x05_modeB\x1e\n" +
 	"\x1c_disable_default_tolerationsB\x11\n" +
 	"\x0f_unlimited_rateB\t\n" +
 	"\a_methodB\x17\n" +
 	"\x15_comparison_operatorsB\x17\n" +
-	"\x15_disable_blast_radius\"\xe7\x01\n" +
+	"\x15_disable_blast_radiusB\x0e\n" +
+	"\f_node_health\"\x8f\t\n" +
+	"\x11NodeHealthFigures\x12N\n" +
+	"\fgrace_period\x18\x01 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x05R\vgracePeriod\x12]\n" +
+	"\x14startup_grace_period\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x10\xbaH\r\xaa\x01\n" +
+	"\"\x04\b\x80\xa3\x052\x02\b\x05R\x12startupGracePeriod\x12=\n" +
+	"\n" +
+	"taint_rate\x18\x03 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\ttaintRate\x88\x01\x01\x12[\n" +
+	"\x1afull_disruption_taint_rate\x18\x04 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x01R\x17fullDisruptionTaintRate\x88\x01\x01\x12a\n" +
+	"\x1dpartial_disruption_taint_rate\x18\x05 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x02R\x1apartialDisruptionTaintRate\x88\x01\x01\x12Q\n" +
+	"\x15small_zone_taint_rate\x18\x06 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00@\x8f@)\x00\x00\x00\x00\x00\x00\x00\x00H\x03R\x12smallZoneTaintRate\x88\x01\x01\x128\n" +
+	"\x10large_zone_nodes\x18\a \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=H\x04R\x0elargeZoneNodes\x88\x01\x01\x12P\n" +
+	"\x14unhealthy_zone_share\x18\b \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00H\x05R\x12unhealthyZoneShare\x88\x01\x01\x12B\n" +
+	"\x14unhealthy_zone_nodes\x18\t \x01(\rB\v\xbaH\b*\x06\x18\xc0\x84=(\x01H\x06R\x12unhealthyZoneNodes\x88\x01\x01\x12C\n" +
+	"\rsilence_share\x18\n" +
+	" \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00H\aR\fsilenceShare\x88\x01\x01\x12Q\n" +
+	"\x0esilence_window\x18\v \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\rsilenceWindow\x125\n" +
+	"\x14disable_silence_hold\x18\f \x01(\bH\bR\x12disableSilenceHold\x88\x01\x01B\r\n" +
+	"\v_taint_rateB\x1d\n" +
+	"\x1b_full_disruption_taint_rateB \n" +
+	"\x1e_partial_disruption_taint_rateB\x18\n" +
+	"\x16_small_zone_taint_rateB\x13\n" +
+	"\x11_large_zone_nodesB\x17\n" +
+	"\x15_unhealthy_zone_shareB\x17\n" +
+	"\x15_unhealthy_zone_nodesB\x10\n" +
+	"\x0e_silence_shareB\x17\n" +
+	"\x15_disable_silence_hold\"\xe7\x01\n" +
 	"\vBlastRadius\x12D\n" +
 	"\x0emax_node_share\x18\x01 \x01(\x01B\x19\xbaH\x16\x12\x14@\x01\x19\x00\x00\x00\x00\x00\x00\xf0?!\x00\x00\x00\x00\x00\x00\x00\x00H\x00R\fmaxNodeShare\x88\x01\x01\x12B\n" +
 	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x06window\x12-\n" +
@@ -1964,7 +2233,7 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x13CANCEL_CAUSE_POLICY\x10\x03\x12\"\n" +
 	"\x1eCANCEL_CAUSE_REQUEST_WITHDRAWN\x10\x04\x12\x19\n" +
 	"\x15CANCEL_CAUSE_REPRIEVE\x10\x05\x12\x19\n" +
-	"\x15CANCEL_CAUSE_REJECTED\x10\x06*\xde\x01\n" +
+	"\x15CANCEL_CAUSE_REJECTED\x10\x06*\xf3\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_EVICTED\x10\x01\x12\x10\n" +
@@ -1975,7 +2244,9 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x0eOUTCOME_DENIED\x10\x06\x12\x12\n" +
 	"\x0eOUTCOME_FAILED\x10\a\x12\x14\n" +
 	"\x10OUTCOME_RECALLED\x10\b\x12\x15\n" +
-	"\x11OUTCOME_NO_ANSWER\x10\t*?\n" +
+	"\x11OUTCOME_NO_ANSWER\x10\t\x12\x13\n" +
+	"\x0fOUTCOME_APPLIED\x10\n" +
+	"*?\n" +
 	"\x04Mode\x12\x14\n" +
 	"\x10MODE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vMODE_SHADOW\x10\x01\x12\x10\n" +
@@ -1984,7 +2255,12 @@ const file_reprieve_v1_types_proto_rawDesc = "" +
 	"\x1bEVICTION_METHOD_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16EVICTION_METHOD_DELETE\x10\x01\x12\x19\n" +
 	"\x15EVICTION_METHOD_EVICT\x10\x02\x12%\n" +
-	"!EVICTION_METHOD_EVICT_THEN_DELETE\x10\x03B?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
+	"!EVICTION_METHOD_EVICT_THEN_DELETE\x10\x03*\x88\x01\n" +
+	"\x0eNodeHealthMode\x12 \n" +
+	"\x1cNODE_HEALTH_MODE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14NODE_HEALTH_MODE_OFF\x10\x01\x12\x1c\n" +
+	"\x18NODE_HEALTH_MODE_OBSERVE\x10\x02\x12\x1c\n" +
+	"\x18NODE_HEALTH_MODE_ENFORCE\x10\x03B?Z=github.com/reprieve-dev/reprieve/proto/reprieve/v1;reprievev1b\x06proto3"
 
 var (
 	file_reprieve_v1_types_proto_rawDescOnce sync.Once
@@ -1998,8 +2274,8 @@ func file_reprieve_v1_types_proto_rawDescGZIP() []byte {
 	return file_reprieve_v1_types_proto_rawDescData
 }
 
-var file_reprieve_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_reprieve_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_reprieve_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
+var file_reprieve_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_reprieve_v1_types_proto_goTypes = []any{
 	(EvictionState)(0),            // 0: reprieve.v1.EvictionState
 	(HoldReason)(0),               // 1: reprieve.v1.HoldReason
@@ -2008,71 +2284,78 @@ var file_reprieve_v1_types_proto_goTypes = []any{
 	(Outcome)(0),                  // 4: reprieve.v1.Outcome
 	(Mode)(0),                     // 5: reprieve.v1.Mode
 	(EvictionMethod)(0),           // 6: reprieve.v1.EvictionMethod
-	(*Rate)(nil),                  // 7: reprieve.v1.Rate
-	(*ClusterPolicy)(nil),         // 8: reprieve.v1.ClusterPolicy
-	(*BlastRadius)(nil),           // 9: reprieve.v1.BlastRadius
-	(*TaintCause)(nil),            // 10: reprieve.v1.TaintCause
-	(*RequestCause)(nil),          // 11: reprieve.v1.RequestCause
-	(*Cause)(nil),                 // 12: reprieve.v1.Cause
-	(*Request)(nil),               // 13: reprieve.v1.Request
-	(*Delivery)(nil),              // 14: reprieve.v1.Delivery
-	(*Eviction)(nil),              // 15: reprieve.v1.Eviction
-	(*Pause)(nil),                 // 16: reprieve.v1.Pause
-	(*Reprieve)(nil),              // 17: reprieve.v1.Reprieve
-	(*PodRef)(nil),                // 18: reprieve.v1.PodRef
-	(*durationpb.Duration)(nil),   // 19: google.protobuf.Duration
-	(*Taint)(nil),                 // 20: reprieve.v1.Taint
-	(*timestamppb.Timestamp)(nil), // 21: google.protobuf.Timestamp
-	(*Toleration)(nil),            // 22: reprieve.v1.Toleration
+	(NodeHealthMode)(0),           // 7: reprieve.v1.NodeHealthMode
+	(*Rate)(nil),                  // 8: reprieve.v1.Rate
+	(*ClusterPolicy)(nil),         // 9: reprieve.v1.ClusterPolicy
+	(*NodeHealthFigures)(nil),     // 10: reprieve.v1.NodeHealthFigures
+	(*BlastRadius)(nil),           // 11: reprieve.v1.BlastRadius
+	(*TaintCause)(nil),            // 12: reprieve.v1.TaintCause
+	(*RequestCause)(nil),          // 13: reprieve.v1.RequestCause
+	(*Cause)(nil),                 // 14: reprieve.v1.Cause
+	(*Request)(nil),               // 15: reprieve.v1.Request
+	(*Delivery)(nil),              // 16: reprieve.v1.Delivery
+	(*Eviction)(nil),              // 17: reprieve.v1.Eviction
+	(*Pause)(nil),                 // 18: reprieve.v1.Pause
+	(*Reprieve)(nil),              // 19: reprieve.v1.Reprieve
+	(*PodRef)(nil),                // 20: reprieve.v1.PodRef
+	(*durationpb.Duration)(nil),   // 21: google.protobuf.Duration
+	(*Taint)(nil),                 // 22: reprieve.v1.Taint
+	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
+	(*Toleration)(nil),            // 24: reprieve.v1.Toleration
 }
 var file_reprieve_v1_types_proto_depIdxs = []int32{
 	5,  // 0: reprieve.v1.ClusterPolicy.mode:type_name -> reprieve.v1.Mode
-	19, // 1: reprieve.v1.ClusterPolicy.default_not_ready_toleration:type_name -> google.protobuf.Duration
-	19, // 2: reprieve.v1.ClusterPolicy.default_unreachable_toleration:type_name -> google.protobuf.Duration
-	7,  // 3: reprieve.v1.ClusterPolicy.rate:type_name -> reprieve.v1.Rate
+	21, // 1: reprieve.v1.ClusterPolicy.default_not_ready_toleration:type_name -> google.protobuf.Duration
+	21, // 2: reprieve.v1.ClusterPolicy.default_unreachable_toleration:type_name -> google.protobuf.Duration
+	8,  // 3: reprieve.v1.ClusterPolicy.rate:type_name -> reprieve.v1.Rate
 	6,  // 4: reprieve.v1.ClusterPolicy.method:type_name -> reprieve.v1.EvictionMethod
-	19, // 5: reprieve.v1.ClusterPolicy.budget_wait:type_name -> google.protobuf.Duration
-	9,  // 6: reprieve.v1.ClusterPolicy.blast_radius:type_name -> reprieve.v1.BlastRadius
-	19, // 7: reprieve.v1.BlastRadius.window:type_name -> google.protobuf.Duration
-	20, // 8: reprieve.v1.TaintCause.taint:type_name -> reprieve.v1.Taint
-	21, // 9: reprieve.v1.TaintCause.taint_start:type_name -> google.protobuf.Timestamp
-	21, // 10: reprieve.v1.TaintCause.start:type_name -> google.protobuf.Timestamp
-	22, // 11: reprieve.v1.TaintCause.toleration:type_name -> reprieve.v1.Toleration
-	19, // 12: reprieve.v1.TaintCause.wait:type_name -> google.protobuf.Duration
-	10, // 13: reprieve.v1.Cause.taint:type_name -> reprieve.v1.TaintCause
-	11, // 14: reprieve.v1.Cause.request:type_name -> reprieve.v1.RequestCause
-	21, // 15: reprieve.v1.Request.not_before:type_name -> google.protobuf.Timestamp
-	21, // 16: reprieve.v1.Request.request_time:type_name -> google.protobuf.Timestamp
-	21, // 17: reprieve.v1.Delivery.send_time:type_name -> google.protobuf.Timestamp
-	21, // 18: reprieve.v1.Delivery.deadline:type_name -> google.protobuf.Timestamp
-	0,  // 19: reprieve.v1.Eviction.state:type_name -> reprieve.v1.EvictionState
-	1,  // 20: reprieve.v1.Eviction.hold:type_name -> reprieve.v1.HoldReason
-	21, // 21: reprieve.v1.Eviction.hold_until:type_name -> google.protobuf.Timestamp
-	21, // 22: reprieve.v1.Eviction.due_time:type_name -> google.protobuf.Timestamp
-	21, // 23: reprieve.v1.Eviction.bound_time:type_name -> google.protobuf.Timestamp
-	12, // 24: reprieve.v1.Eviction.cause:type_name -> reprieve.v1.Cause
-	13, // 25: reprieve.v1.Eviction.requests:type_name -> reprieve.v1.Request
-	4,  // 26: reprieve.v1.Eviction.last_outcome:type_name -> reprieve.v1.Outcome
-	14, // 27: reprieve.v1.Eviction.delivery:type_name -> reprieve.v1.Delivery
-	21, // 28: reprieve.v1.Eviction.open_time:type_name -> google.protobuf.Timestamp
-	21, // 29: reprieve.v1.Eviction.first_send_time:type_name -> google.protobuf.Timestamp
-	21, // 30: reprieve.v1.Eviction.result_time:type_name -> google.protobuf.Timestamp
-	21, // 31: reprieve.v1.Eviction.close_time:type_name -> google.protobuf.Timestamp
-	2,  // 32: reprieve.v1.Eviction.close_reason:type_name -> reprieve.v1.CloseReason
-	3,  // 33: reprieve.v1.Eviction.cancel_cause:type_name -> reprieve.v1.CancelCause
-	21, // 34: reprieve.v1.Eviction.back_off_until:type_name -> google.protobuf.Timestamp
-	21, // 35: reprieve.v1.Eviction.last_send_time:type_name -> google.protobuf.Timestamp
-	21, // 36: reprieve.v1.Eviction.observed_deletion_time:type_name -> google.protobuf.Timestamp
-	21, // 37: reprieve.v1.Eviction.first_due_time:type_name -> google.protobuf.Timestamp
-	21, // 38: reprieve.v1.Pause.create_time:type_name -> google.protobuf.Timestamp
-	21, // 39: reprieve.v1.Pause.end_time:type_name -> google.protobuf.Timestamp
-	21, // 40: reprieve.v1.Reprieve.create_time:type_name -> google.protobuf.Timestamp
-	21, // 41: reprieve.v1.Reprieve.end_time:type_name -> google.protobuf.Timestamp
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	21, // 5: reprieve.v1.ClusterPolicy.budget_wait:type_name -> google.protobuf.Duration
+	11, // 6: reprieve.v1.ClusterPolicy.blast_radius:type_name -> reprieve.v1.BlastRadius
+	7,  // 7: reprieve.v1.ClusterPolicy.node_health:type_name -> reprieve.v1.NodeHealthMode
+	10, // 8: reprieve.v1.ClusterPolicy.node_health_figures:type_name -> reprieve.v1.NodeHealthFigures
+	21, // 9: reprieve.v1.NodeHealthFigures.grace_period:type_name -> google.protobuf.Duration
+	21, // 10: reprieve.v1.NodeHealthFigures.startup_grace_period:type_name -> google.protobuf.Duration
+	21, // 11: reprieve.v1.NodeHealthFigures.silence_window:type_name -> google.protobuf.Duration
+	21, // 12: reprieve.v1.BlastRadius.window:type_name -> google.protobuf.Duration
+	22, // 13: reprieve.v1.TaintCause.taint:type_name -> reprieve.v1.Taint
+	23, // 14: reprieve.v1.TaintCause.taint_start:type_name -> google.protobuf.Timestamp
+	23, // 15: reprieve.v1.TaintCause.start:type_name -> google.protobuf.Timestamp
+	24, // 16: reprieve.v1.TaintCause.toleration:type_name -> reprieve.v1.Toleration
+	21, // 17: reprieve.v1.TaintCause.wait:type_name -> google.protobuf.Duration
+	12, // 18: reprieve.v1.Cause.taint:type_name -> reprieve.v1.TaintCause
+	13, // 19: reprieve.v1.Cause.request:type_name -> reprieve.v1.RequestCause
+	23, // 20: reprieve.v1.Request.not_before:type_name -> google.protobuf.Timestamp
+	23, // 21: reprieve.v1.Request.request_time:type_name -> google.protobuf.Timestamp
+	23, // 22: reprieve.v1.Delivery.send_time:type_name -> google.protobuf.Timestamp
+	23, // 23: reprieve.v1.Delivery.deadline:type_name -> google.protobuf.Timestamp
+	0,  // 24: reprieve.v1.Eviction.state:type_name -> reprieve.v1.EvictionState
+	1,  // 25: reprieve.v1.Eviction.hold:type_name -> reprieve.v1.HoldReason
+	23, // 26: reprieve.v1.Eviction.hold_until:type_name -> google.protobuf.Timestamp
+	23, // 27: reprieve.v1.Eviction.due_time:type_name -> google.protobuf.Timestamp
+	23, // 28: reprieve.v1.Eviction.bound_time:type_name -> google.protobuf.Timestamp
+	14, // 29: reprieve.v1.Eviction.cause:type_name -> reprieve.v1.Cause
+	15, // 30: reprieve.v1.Eviction.requests:type_name -> reprieve.v1.Request
+	4,  // 31: reprieve.v1.Eviction.last_outcome:type_name -> reprieve.v1.Outcome
+	16, // 32: reprieve.v1.Eviction.delivery:type_name -> reprieve.v1.Delivery
+	23, // 33: reprieve.v1.Eviction.open_time:type_name -> google.protobuf.Timestamp
+	23, // 34: reprieve.v1.Eviction.first_send_time:type_name -> google.protobuf.Timestamp
+	23, // 35: reprieve.v1.Eviction.result_time:type_name -> google.protobuf.Timestamp
+	23, // 36: reprieve.v1.Eviction.close_time:type_name -> google.protobuf.Timestamp
+	2,  // 37: reprieve.v1.Eviction.close_reason:type_name -> reprieve.v1.CloseReason
+	3,  // 38: reprieve.v1.Eviction.cancel_cause:type_name -> reprieve.v1.CancelCause
+	23, // 39: reprieve.v1.Eviction.back_off_until:type_name -> google.protobuf.Timestamp
+	23, // 40: reprieve.v1.Eviction.last_send_time:type_name -> google.protobuf.Timestamp
+	23, // 41: reprieve.v1.Eviction.observed_deletion_time:type_name -> google.protobuf.Timestamp
+	23, // 42: reprieve.v1.Eviction.first_due_time:type_name -> google.protobuf.Timestamp
+	23, // 43: reprieve.v1.Pause.create_time:type_name -> google.protobuf.Timestamp
+	23, // 44: reprieve.v1.Pause.end_time:type_name -> google.protobuf.Timestamp
+	23, // 45: reprieve.v1.Reprieve.create_time:type_name -> google.protobuf.Timestamp
+	23, // 46: reprieve.v1.Reprieve.end_time:type_name -> google.protobuf.Timestamp
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_v1_types_proto_init() }
@@ -2083,7 +2366,8 @@ func file_reprieve_v1_types_proto_init() {
 	file_reprieve_v1_objects_proto_init()
 	file_reprieve_v1_types_proto_msgTypes[1].OneofWrappers = []any{}
 	file_reprieve_v1_types_proto_msgTypes[2].OneofWrappers = []any{}
-	file_reprieve_v1_types_proto_msgTypes[5].OneofWrappers = []any{
+	file_reprieve_v1_types_proto_msgTypes[3].OneofWrappers = []any{}
+	file_reprieve_v1_types_proto_msgTypes[6].OneofWrappers = []any{
 		(*Cause_Taint)(nil),
 		(*Cause_Request)(nil),
 	}
@@ -2092,8 +2376,8 @@ func file_reprieve_v1_types_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_v1_types_proto_rawDesc), len(file_reprieve_v1_types_proto_rawDesc)),
-			NumEnums:      7,
-			NumMessages:   12,
+			NumEnums:      8,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -278,7 +278,7 @@ func TestWrongContentIsDamage(t *testing.T) {
 		"unknown state":                  second(DecodeEviction("a", 1, sealed(KindEviction, &storev1.EvictionRecord{Uid: "u", State: 6}))),
 		"unknown recall reason":          second(DecodeEviction("a", 1, sealed(KindEviction, &storev1.EvictionRecord{Uid: "u", Delivery: &storev1.DeliveryRecord{Recall: 1 << 31}}))),
 		"unknown mode":                   second(DecodeCluster("a", sealed(KindCluster, &storev1.ClusterRecord{Policy: &storev1.PolicyRecord{Mode: 3}}))),
-		"unknown policy field":           second(DecodeCluster("a", sealed(KindCluster, &storev1.ClusterRecord{Policy: &storev1.PolicyRecord{Fields: 1 << 12}}))),
+		"unknown policy field":           second(DecodeCluster("a", sealed(KindCluster, &storev1.ClusterRecord{Policy: &storev1.PolicyRecord{Fields: 1 << 14}}))),
 		"number that is too short":       second(DecodeNumber(seal(KindNumber, make([]byte, frameSize+7)))),
 		"number of nothing":              second(DecodeNumber(nil)),
 		"sequence key of another length": second(ParseSeqKey([]byte("1234567"))),

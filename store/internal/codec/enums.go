@@ -42,7 +42,7 @@ var (
 	outcomes = enum[engine.Outcome]{"outcome", []engine.Outcome{
 		engine.OutcomeUnspecified, engine.OutcomeEvicted, engine.OutcomeGone, engine.OutcomeSuperseded,
 		engine.OutcomeStale, engine.OutcomeBlocked, engine.OutcomeDenied, engine.OutcomeFailed,
-		engine.OutcomeRecalled, engine.OutcomeNoAnswer,
+		engine.OutcomeRecalled, engine.OutcomeNoAnswer, engine.OutcomeApplied,
 	}}
 	closeReasons = enum[engine.CloseReason]{"close reason", []engine.CloseReason{
 		engine.CloseUnspecified, engine.CloseEvicted, engine.CloseGone, engine.CloseSuperseded,
@@ -75,12 +75,15 @@ var (
 	methods = enum[engine.Method]{"method", []engine.Method{
 		engine.MethodUnspecified, engine.MethodDelete, engine.MethodEvict, engine.MethodEvictThenDelete,
 	}}
+	nodeHealths = enum[engine.NodeHealth]{"node health", []engine.NodeHealth{
+		engine.NodeHealthUnspecified, engine.NodeHealthOff, engine.NodeHealthObserve, engine.NodeHealthEnforce,
+	}}
 	// policyFields gives each field of a policy its stored bit, lowest first.
 	policyFields = []engine.PolicyField{
 		engine.PolicyMode, engine.PolicyDefaultNotReady, engine.PolicyDefaultUnreachable,
 		engine.PolicyDisableDefaults, engine.PolicyRate, engine.PolicyMethod, engine.PolicyBudgetWait,
 		engine.PolicyIgnoredTaintKeys, engine.PolicyExcludedNamespaces, engine.PolicyComparisonOperators,
-		engine.PolicyBlastRadius, engine.PolicyDisableBlastRadius,
+		engine.PolicyBlastRadius, engine.PolicyDisableBlastRadius, engine.PolicyNodeHealth, engine.PolicyHealthFigures,
 	}
 )
 

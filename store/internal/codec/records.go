@@ -148,6 +148,7 @@ func encodePolicy(p *engine.PolicyPatch) (*storev1.PolicyRecord, error) {
 		ExcludedNamespaces: p.ExcludedNamespaces, ComparisonOperators: p.ComparisonOperators,
 		BlastMaxNodeShare: p.BlastRadius.MaxNodeShare, BlastWindow: durationpb.New(p.BlastRadius.Window),
 		BlastMinNodes: uint32(p.BlastRadius.MinNodes), DisableBlastRadius: p.DisableBlastRadius,
+		NodeHealth: put(&n, nodeHealths, p.NodeHealth), HealthFigures: encodeFigures(p),
 	}
 	return m, n.err
 }
@@ -168,6 +169,7 @@ func decodePolicy(m *storev1.PolicyRecord) (engine.PolicyPatch, error) {
 			MaxNodeShare: m.GetBlastMaxNodeShare(), Window: m.GetBlastWindow().AsDuration(), MinNodes: int(m.GetBlastMinNodes()),
 		},
 		DisableBlastRadius: m.GetDisableBlastRadius(),
+		NodeHealth:         get(&n, nodeHealths, m.GetNodeHealth()), HealthFigures: decodeFigures(m.GetHealthFigures()),
 	}}
 	return p, n.err
 }

@@ -67,8 +67,12 @@ type PolicyRecord struct {
 	BlastMinNodes uint32 `protobuf:"varint,16,opt,name=blast_min_nodes,json=blastMinNodes,proto3" json:"blast_min_nodes,omitempty"`
 	// The blast radius is off.
 	DisableBlastRadius bool `protobuf:"varint,17,opt,name=disable_blast_radius,json=disableBlastRadius,proto3" json:"disable_blast_radius,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Node health: the codec's number of a NodeHealth.
+	NodeHealth uint32 `protobuf:"varint,18,opt,name=node_health,json=nodeHealth,proto3" json:"node_health,omitempty"`
+	// Figures of node health.
+	HealthFigures *HealthFiguresRecord `protobuf:"bytes,19,opt,name=health_figures,json=healthFigures,proto3" json:"health_figures,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PolicyRecord) Reset() {
@@ -220,6 +224,165 @@ func (x *PolicyRecord) GetDisableBlastRadius() bool {
 	return false
 }
 
+func (x *PolicyRecord) GetNodeHealth() uint32 {
+	if x != nil {
+		return x.NodeHealth
+	}
+	return 0
+}
+
+func (x *PolicyRecord) GetHealthFigures() *HealthFiguresRecord {
+	if x != nil {
+		return x.HealthFigures
+	}
+	return nil
+}
+
+// HealthFiguresRecord has the figures of node health, all of them.
+type HealthFiguresRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Silence that counts.
+	Grace *durationpb.Duration `protobuf:"bytes,1,opt,name=grace,proto3" json:"grace,omitempty"`
+	// The same for nodes never heard.
+	StartupGrace *durationpb.Duration `protobuf:"bytes,2,opt,name=startup_grace,json=startupGrace,proto3" json:"startup_grace,omitempty"`
+	// NoExecute taints a second in a normal zone.
+	Rate float64 `protobuf:"fixed64,3,opt,name=rate,proto3" json:"rate,omitempty"`
+	// In a fully disrupted zone.
+	FullRate float64 `protobuf:"fixed64,4,opt,name=full_rate,json=fullRate,proto3" json:"full_rate,omitempty"`
+	// In a partially disrupted large zone.
+	PartialRate float64 `protobuf:"fixed64,5,opt,name=partial_rate,json=partialRate,proto3" json:"partial_rate,omitempty"`
+	// In a partially disrupted small zone.
+	SmallRate float64 `protobuf:"fixed64,6,opt,name=small_rate,json=smallRate,proto3" json:"small_rate,omitempty"`
+	// Most nodes of a small zone.
+	LargeZone uint32 `protobuf:"varint,7,opt,name=large_zone,json=largeZone,proto3" json:"large_zone,omitempty"`
+	// Share of nodes not ready that disrupts a zone partially.
+	UnhealthyShare float64 `protobuf:"fixed64,8,opt,name=unhealthy_share,json=unhealthyShare,proto3" json:"unhealthy_share,omitempty"`
+	// Fewest such nodes.
+	UnhealthyNodes uint32 `protobuf:"varint,9,opt,name=unhealthy_nodes,json=unhealthyNodes,proto3" json:"unhealthy_nodes,omitempty"`
+	// Share of nodes whose silence at once is the control plane's.
+	SilenceShare float64 `protobuf:"fixed64,10,opt,name=silence_share,json=silenceShare,proto3" json:"silence_share,omitempty"`
+	// At once.
+	SilenceWindow *durationpb.Duration `protobuf:"bytes,11,opt,name=silence_window,json=silenceWindow,proto3" json:"silence_window,omitempty"`
+	// That is not looked at.
+	DisableSilenceHold bool `protobuf:"varint,12,opt,name=disable_silence_hold,json=disableSilenceHold,proto3" json:"disable_silence_hold,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *HealthFiguresRecord) Reset() {
+	*x = HealthFiguresRecord{}
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HealthFiguresRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HealthFiguresRecord) ProtoMessage() {}
+
+func (x *HealthFiguresRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HealthFiguresRecord.ProtoReflect.Descriptor instead.
+func (*HealthFiguresRecord) Descriptor() ([]byte, []int) {
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *HealthFiguresRecord) GetGrace() *durationpb.Duration {
+	if x != nil {
+		return x.Grace
+	}
+	return nil
+}
+
+func (x *HealthFiguresRecord) GetStartupGrace() *durationpb.Duration {
+	if x != nil {
+		return x.StartupGrace
+	}
+	return nil
+}
+
+func (x *HealthFiguresRecord) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetFullRate() float64 {
+	if x != nil {
+		return x.FullRate
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetPartialRate() float64 {
+	if x != nil {
+		return x.PartialRate
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetSmallRate() float64 {
+	if x != nil {
+		return x.SmallRate
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetLargeZone() uint32 {
+	if x != nil {
+		return x.LargeZone
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetUnhealthyShare() float64 {
+	if x != nil {
+		return x.UnhealthyShare
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetUnhealthyNodes() uint32 {
+	if x != nil {
+		return x.UnhealthyNodes
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetSilenceShare() float64 {
+	if x != nil {
+		return x.SilenceShare
+	}
+	return 0
+}
+
+func (x *HealthFiguresRecord) GetSilenceWindow() *durationpb.Duration {
+	if x != nil {
+		return x.SilenceWindow
+	}
+	return nil
+}
+
+func (x *HealthFiguresRecord) GetDisableSilenceHold() bool {
+	if x != nil {
+		return x.DisableSilenceHold
+	}
+	return false
+}
+
 // PauseRecord is a pause.
 type PauseRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -243,7 +406,7 @@ type PauseRecord struct {
 
 func (x *PauseRecord) Reset() {
 	*x = PauseRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[1]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -255,7 +418,7 @@ func (x *PauseRecord) String() string {
 func (*PauseRecord) ProtoMessage() {}
 
 func (x *PauseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[1]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -268,7 +431,7 @@ func (x *PauseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRecord.ProtoReflect.Descriptor instead.
 func (*PauseRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{1}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PauseRecord) GetId() string {
@@ -343,7 +506,7 @@ type ClusterRecord struct {
 
 func (x *ClusterRecord) Reset() {
 	*x = ClusterRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[2]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -355,7 +518,7 @@ func (x *ClusterRecord) String() string {
 func (*ClusterRecord) ProtoMessage() {}
 
 func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[2]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -368,7 +531,7 @@ func (x *ClusterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClusterRecord.ProtoReflect.Descriptor instead.
 func (*ClusterRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{2}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ClusterRecord) GetClusterUid() string {
@@ -443,7 +606,7 @@ type BlastRecord struct {
 
 func (x *BlastRecord) Reset() {
 	*x = BlastRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -455,7 +618,7 @@ func (x *BlastRecord) String() string {
 func (*BlastRecord) ProtoMessage() {}
 
 func (x *BlastRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[3]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -468,7 +631,7 @@ func (x *BlastRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlastRecord.ProtoReflect.Descriptor instead.
 func (*BlastRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{3}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *BlastRecord) GetKey() string {
@@ -535,7 +698,7 @@ type GuardRecord struct {
 
 func (x *GuardRecord) Reset() {
 	*x = GuardRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +710,7 @@ func (x *GuardRecord) String() string {
 func (*GuardRecord) ProtoMessage() {}
 
 func (x *GuardRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +723,7 @@ func (x *GuardRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardRecord.ProtoReflect.Descriptor instead.
 func (*GuardRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{4}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GuardRecord) GetKey() string {
@@ -601,7 +764,7 @@ type TaintRecord struct {
 
 func (x *TaintRecord) Reset() {
 	*x = TaintRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -613,7 +776,7 @@ func (x *TaintRecord) String() string {
 func (*TaintRecord) ProtoMessage() {}
 
 func (x *TaintRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -626,7 +789,7 @@ func (x *TaintRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaintRecord.ProtoReflect.Descriptor instead.
 func (*TaintRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{5}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaintRecord) GetKey() string {
@@ -674,7 +837,7 @@ type NodeRecord struct {
 
 func (x *NodeRecord) Reset() {
 	*x = NodeRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +849,7 @@ func (x *NodeRecord) String() string {
 func (*NodeRecord) ProtoMessage() {}
 
 func (x *NodeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +862,7 @@ func (x *NodeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRecord.ProtoReflect.Descriptor instead.
 func (*NodeRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{6}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *NodeRecord) GetUid() string {
@@ -749,7 +912,7 @@ type TolerationRecord struct {
 
 func (x *TolerationRecord) Reset() {
 	*x = TolerationRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +924,7 @@ func (x *TolerationRecord) String() string {
 func (*TolerationRecord) ProtoMessage() {}
 
 func (x *TolerationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +937,7 @@ func (x *TolerationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TolerationRecord.ProtoReflect.Descriptor instead.
 func (*TolerationRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{7}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TolerationRecord) GetKey() string {
@@ -835,7 +998,7 @@ type CauseRecord struct {
 
 func (x *CauseRecord) Reset() {
 	*x = CauseRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -847,7 +1010,7 @@ func (x *CauseRecord) String() string {
 func (*CauseRecord) ProtoMessage() {}
 
 func (x *CauseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -860,7 +1023,7 @@ func (x *CauseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CauseRecord.ProtoReflect.Descriptor instead.
 func (*CauseRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{8}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CauseRecord) GetKind() uint32 {
@@ -931,7 +1094,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1106,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1119,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{9}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RequestRecord) GetId() string {
@@ -1015,7 +1178,7 @@ type DeliveryRecord struct {
 
 func (x *DeliveryRecord) Reset() {
 	*x = DeliveryRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1190,7 @@ func (x *DeliveryRecord) String() string {
 func (*DeliveryRecord) ProtoMessage() {}
 
 func (x *DeliveryRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1203,7 @@ func (x *DeliveryRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryRecord.ProtoReflect.Descriptor instead.
 func (*DeliveryRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeliveryRecord) GetToken() string {
@@ -1149,7 +1312,7 @@ type EvictionRecord struct {
 
 func (x *EvictionRecord) Reset() {
 	*x = EvictionRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1161,7 +1324,7 @@ func (x *EvictionRecord) String() string {
 func (*EvictionRecord) ProtoMessage() {}
 
 func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1174,7 +1337,7 @@ func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictionRecord.ProtoReflect.Descriptor instead.
 func (*EvictionRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{11}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *EvictionRecord) GetNamespace() string {
@@ -1384,7 +1547,7 @@ type ObservationRecord struct {
 
 func (x *ObservationRecord) Reset() {
 	*x = ObservationRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1559,7 @@ func (x *ObservationRecord) String() string {
 func (*ObservationRecord) ProtoMessage() {}
 
 func (x *ObservationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1572,7 @@ func (x *ObservationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservationRecord.ProtoReflect.Descriptor instead.
 func (*ObservationRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{12}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ObservationRecord) GetDeletedAt() *timestamppb.Timestamp {
@@ -1461,7 +1624,7 @@ type ReprieveRecord struct {
 
 func (x *ReprieveRecord) Reset() {
 	*x = ReprieveRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1636,7 @@ func (x *ReprieveRecord) String() string {
 func (*ReprieveRecord) ProtoMessage() {}
 
 func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1649,7 @@ func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReprieveRecord.ProtoReflect.Descriptor instead.
 func (*ReprieveRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{13}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReprieveRecord) GetNamespace() string {
@@ -1535,7 +1698,7 @@ var File_reprieve_store_v1_store_proto protoreflect.FileDescriptor
 
 const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\n" +
-	"\x1dreprieve/store/v1/store.proto\x12\x11reprieve.store.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd4\x06\n" +
+	"\x1dreprieve/store/v1/store.proto\x12\x11reprieve.store.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc4\a\n" +
 	"\fPolicyRecord\x12\x16\n" +
 	"\x06fields\x18\x01 \x01(\rR\x06fields\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\rR\x04mode\x12Z\n" +
@@ -1556,7 +1719,26 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\x14blast_max_node_share\x18\x0e \x01(\x01R\x11blastMaxNodeShare\x12<\n" +
 	"\fblast_window\x18\x0f \x01(\v2\x19.google.protobuf.DurationR\vblastWindow\x12&\n" +
 	"\x0fblast_min_nodes\x18\x10 \x01(\rR\rblastMinNodes\x120\n" +
-	"\x14disable_blast_radius\x18\x11 \x01(\bR\x12disableBlastRadius\"\xea\x01\n" +
+	"\x14disable_blast_radius\x18\x11 \x01(\bR\x12disableBlastRadius\x12\x1f\n" +
+	"\vnode_health\x18\x12 \x01(\rR\n" +
+	"nodeHealth\x12M\n" +
+	"\x0ehealth_figures\x18\x13 \x01(\v2&.reprieve.store.v1.HealthFiguresRecordR\rhealthFigures\"\x83\x04\n" +
+	"\x13HealthFiguresRecord\x12/\n" +
+	"\x05grace\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x05grace\x12>\n" +
+	"\rstartup_grace\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fstartupGrace\x12\x12\n" +
+	"\x04rate\x18\x03 \x01(\x01R\x04rate\x12\x1b\n" +
+	"\tfull_rate\x18\x04 \x01(\x01R\bfullRate\x12!\n" +
+	"\fpartial_rate\x18\x05 \x01(\x01R\vpartialRate\x12\x1d\n" +
+	"\n" +
+	"small_rate\x18\x06 \x01(\x01R\tsmallRate\x12\x1d\n" +
+	"\n" +
+	"large_zone\x18\a \x01(\rR\tlargeZone\x12'\n" +
+	"\x0funhealthy_share\x18\b \x01(\x01R\x0eunhealthyShare\x12'\n" +
+	"\x0funhealthy_nodes\x18\t \x01(\rR\x0eunhealthyNodes\x12#\n" +
+	"\rsilence_share\x18\n" +
+	" \x01(\x01R\fsilenceShare\x12@\n" +
+	"\x0esilence_window\x18\v \x01(\v2\x19.google.protobuf.DurationR\rsilenceWindow\x120\n" +
+	"\x14disable_silence_hold\x18\f \x01(\bR\x12disableSilenceHold\"\xea\x01\n" +
 	"\vPauseRecord\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
@@ -1698,75 +1880,80 @@ func file_reprieve_store_v1_store_proto_rawDescGZIP() []byte {
 	return file_reprieve_store_v1_store_proto_rawDescData
 }
 
-var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_reprieve_store_v1_store_proto_goTypes = []any{
 	(*PolicyRecord)(nil),          // 0: reprieve.store.v1.PolicyRecord
-	(*PauseRecord)(nil),           // 1: reprieve.store.v1.PauseRecord
-	(*ClusterRecord)(nil),         // 2: reprieve.store.v1.ClusterRecord
-	(*BlastRecord)(nil),           // 3: reprieve.store.v1.BlastRecord
-	(*GuardRecord)(nil),           // 4: reprieve.store.v1.GuardRecord
-	(*TaintRecord)(nil),           // 5: reprieve.store.v1.TaintRecord
-	(*NodeRecord)(nil),            // 6: reprieve.store.v1.NodeRecord
-	(*TolerationRecord)(nil),      // 7: reprieve.store.v1.TolerationRecord
-	(*CauseRecord)(nil),           // 8: reprieve.store.v1.CauseRecord
-	(*RequestRecord)(nil),         // 9: reprieve.store.v1.RequestRecord
-	(*DeliveryRecord)(nil),        // 10: reprieve.store.v1.DeliveryRecord
-	(*EvictionRecord)(nil),        // 11: reprieve.store.v1.EvictionRecord
-	(*ObservationRecord)(nil),     // 12: reprieve.store.v1.ObservationRecord
-	(*ReprieveRecord)(nil),        // 13: reprieve.store.v1.ReprieveRecord
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(*HealthFiguresRecord)(nil),   // 1: reprieve.store.v1.HealthFiguresRecord
+	(*PauseRecord)(nil),           // 2: reprieve.store.v1.PauseRecord
+	(*ClusterRecord)(nil),         // 3: reprieve.store.v1.ClusterRecord
+	(*BlastRecord)(nil),           // 4: reprieve.store.v1.BlastRecord
+	(*GuardRecord)(nil),           // 5: reprieve.store.v1.GuardRecord
+	(*TaintRecord)(nil),           // 6: reprieve.store.v1.TaintRecord
+	(*NodeRecord)(nil),            // 7: reprieve.store.v1.NodeRecord
+	(*TolerationRecord)(nil),      // 8: reprieve.store.v1.TolerationRecord
+	(*CauseRecord)(nil),           // 9: reprieve.store.v1.CauseRecord
+	(*RequestRecord)(nil),         // 10: reprieve.store.v1.RequestRecord
+	(*DeliveryRecord)(nil),        // 11: reprieve.store.v1.DeliveryRecord
+	(*EvictionRecord)(nil),        // 12: reprieve.store.v1.EvictionRecord
+	(*ObservationRecord)(nil),     // 13: reprieve.store.v1.ObservationRecord
+	(*ReprieveRecord)(nil),        // 14: reprieve.store.v1.ReprieveRecord
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_reprieve_store_v1_store_proto_depIdxs = []int32{
-	14, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
-	14, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
-	14, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
-	14, // 3: reprieve.store.v1.PolicyRecord.blast_window:type_name -> google.protobuf.Duration
-	15, // 4: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
-	15, // 5: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
-	15, // 6: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
-	15, // 7: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
-	0,  // 8: reprieve.store.v1.ClusterRecord.policy:type_name -> reprieve.store.v1.PolicyRecord
-	1,  // 9: reprieve.store.v1.ClusterRecord.pauses:type_name -> reprieve.store.v1.PauseRecord
-	3,  // 10: reprieve.store.v1.ClusterRecord.blasts:type_name -> reprieve.store.v1.BlastRecord
-	15, // 11: reprieve.store.v1.BlastRecord.tripped_at:type_name -> google.protobuf.Timestamp
-	15, // 12: reprieve.store.v1.BlastRecord.rejected_at:type_name -> google.protobuf.Timestamp
-	15, // 13: reprieve.store.v1.GuardRecord.since:type_name -> google.protobuf.Timestamp
-	15, // 14: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
-	15, // 15: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
-	5,  // 16: reprieve.store.v1.NodeRecord.taints:type_name -> reprieve.store.v1.TaintRecord
-	15, // 17: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
-	4,  // 18: reprieve.store.v1.NodeRecord.guards:type_name -> reprieve.store.v1.GuardRecord
-	5,  // 19: reprieve.store.v1.CauseRecord.taint:type_name -> reprieve.store.v1.TaintRecord
-	15, // 20: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
-	7,  // 21: reprieve.store.v1.CauseRecord.toleration:type_name -> reprieve.store.v1.TolerationRecord
-	15, // 22: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
-	15, // 23: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
-	15, // 24: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
-	15, // 25: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
-	15, // 26: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
-	15, // 27: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
-	8,  // 28: reprieve.store.v1.EvictionRecord.cause:type_name -> reprieve.store.v1.CauseRecord
-	9,  // 29: reprieve.store.v1.EvictionRecord.requests:type_name -> reprieve.store.v1.RequestRecord
-	10, // 30: reprieve.store.v1.EvictionRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
-	15, // 31: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
-	15, // 32: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
-	15, // 33: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
-	15, // 34: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
-	15, // 35: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
-	15, // 36: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
-	15, // 37: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
-	15, // 38: reprieve.store.v1.EvictionRecord.first_due:type_name -> google.protobuf.Timestamp
-	12, // 39: reprieve.store.v1.EvictionRecord.observed:type_name -> reprieve.store.v1.ObservationRecord
-	15, // 40: reprieve.store.v1.ObservationRecord.deleted_at:type_name -> google.protobuf.Timestamp
-	15, // 41: reprieve.store.v1.ObservationRecord.taint_since:type_name -> google.protobuf.Timestamp
-	15, // 42: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
-	15, // 43: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
-	44, // [44:44] is the sub-list for method output_type
-	44, // [44:44] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	15, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
+	15, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
+	15, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
+	15, // 3: reprieve.store.v1.PolicyRecord.blast_window:type_name -> google.protobuf.Duration
+	1,  // 4: reprieve.store.v1.PolicyRecord.health_figures:type_name -> reprieve.store.v1.HealthFiguresRecord
+	15, // 5: reprieve.store.v1.HealthFiguresRecord.grace:type_name -> google.protobuf.Duration
+	15, // 6: reprieve.store.v1.HealthFiguresRecord.startup_grace:type_name -> google.protobuf.Duration
+	15, // 7: reprieve.store.v1.HealthFiguresRecord.silence_window:type_name -> google.protobuf.Duration
+	16, // 8: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
+	16, // 9: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
+	16, // 10: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
+	16, // 11: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
+	0,  // 12: reprieve.store.v1.ClusterRecord.policy:type_name -> reprieve.store.v1.PolicyRecord
+	2,  // 13: reprieve.store.v1.ClusterRecord.pauses:type_name -> reprieve.store.v1.PauseRecord
+	4,  // 14: reprieve.store.v1.ClusterRecord.blasts:type_name -> reprieve.store.v1.BlastRecord
+	16, // 15: reprieve.store.v1.BlastRecord.tripped_at:type_name -> google.protobuf.Timestamp
+	16, // 16: reprieve.store.v1.BlastRecord.rejected_at:type_name -> google.protobuf.Timestamp
+	16, // 17: reprieve.store.v1.GuardRecord.since:type_name -> google.protobuf.Timestamp
+	16, // 18: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
+	16, // 19: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
+	6,  // 20: reprieve.store.v1.NodeRecord.taints:type_name -> reprieve.store.v1.TaintRecord
+	16, // 21: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
+	5,  // 22: reprieve.store.v1.NodeRecord.guards:type_name -> reprieve.store.v1.GuardRecord
+	6,  // 23: reprieve.store.v1.CauseRecord.taint:type_name -> reprieve.store.v1.TaintRecord
+	16, // 24: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
+	8,  // 25: reprieve.store.v1.CauseRecord.toleration:type_name -> reprieve.store.v1.TolerationRecord
+	16, // 26: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
+	16, // 27: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
+	16, // 28: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
+	16, // 29: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
+	16, // 30: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
+	16, // 31: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
+	9,  // 32: reprieve.store.v1.EvictionRecord.cause:type_name -> reprieve.store.v1.CauseRecord
+	10, // 33: reprieve.store.v1.EvictionRecord.requests:type_name -> reprieve.store.v1.RequestRecord
+	11, // 34: reprieve.store.v1.EvictionRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
+	16, // 35: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
+	16, // 36: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
+	16, // 37: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
+	16, // 38: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
+	16, // 39: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
+	16, // 40: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
+	16, // 41: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
+	16, // 42: reprieve.store.v1.EvictionRecord.first_due:type_name -> google.protobuf.Timestamp
+	13, // 43: reprieve.store.v1.EvictionRecord.observed:type_name -> reprieve.store.v1.ObservationRecord
+	16, // 44: reprieve.store.v1.ObservationRecord.deleted_at:type_name -> google.protobuf.Timestamp
+	16, // 45: reprieve.store.v1.ObservationRecord.taint_since:type_name -> google.protobuf.Timestamp
+	16, // 46: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
+	16, // 47: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_store_v1_store_proto_init() }
@@ -1774,14 +1961,14 @@ func file_reprieve_store_v1_store_proto_init() {
 	if File_reprieve_store_v1_store_proto != nil {
 		return
 	}
-	file_reprieve_store_v1_store_proto_msgTypes[7].OneofWrappers = []any{}
+	file_reprieve_store_v1_store_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_store_v1_store_proto_rawDesc), len(file_reprieve_store_v1_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
