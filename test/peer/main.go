@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -60,9 +59,9 @@ func run() error {
 func (s *settings) child(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.sideTimeout)
 	defer cancel()
-	// The original logs every event that its recorder has no room for.
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	// The original logs every event that its recorder has no room for. An empty logger
+	// does not even format them, which is in its favour.
+	klog.SetLogger(klog.Logger{})
 	if s.profile != "" {
 		f, err := os.Create(s.profile)
 		if err != nil {

@@ -66,9 +66,51 @@ var rows = []row{
 	},
 	{
 		name: "restart", work: "N open evictions, page cache warm, until the engine serves", full: 1_000_000, small: 100_000,
-		sides: []side{{"ours", restartOurs}, {"raw", restartRaw}},
+		sides: []side{{"ours", restartOurs}, {"raw", restartRaw}, {"ours cold", cold(restartOurs)}, {"raw cold", cold(restartRaw)}},
 		compare: []comparison{
 			{ours: "ours/rate", theirs: "raw/rate", as: "walk, decode and a map, one thread", unit: "evictions/s", bound: atLeast, bar: 0.5},
+			{ours: "ours cold/rate", theirs: "raw cold/rate", as: "the same, both with the file out of the page cache", unit: "evictions/s", bound: atLeast, bar: 0.5},
+		},
+	},
+	{
+		name: "list", work: "pages of 1,000 of N evictions through the service, while 10,000 events come a second", full: 1_000_000, small: 200_000,
+		sides: []side{{"many", listMany}, {"few", listFew}},
+		compare: []comparison{
+			{ours: "many/first", theirs: "few/first", as: "the first page of a hundredth as many", unit: "ms", bound: atMost, bar: 3},
+			{ours: "many/next", theirs: "few/next", as: "the next page of a hundredth as many", unit: "ms", bound: atMost, bar: 3},
+			{ours: "many/node", theirs: "few/node", as: "a node's page of a hundredth as many", unit: "ms", bound: atMost, bar: 3},
+		},
+	},
+	{
+		name: "storm", work: "N pods on nodes of 100, all tainted at once, then untainted", full: 100_000, small: 100_000,
+		sides: []side{{"ours", stormMem}, {"original", stormOriginal}, {"ours durable", stormBolt}},
+		compare: []comparison{
+			{ours: "ours/rate", theirs: "original/rate", as: "the original", unit: "changes/s", bound: atLeast, bar: 3},
+			{ours: "ours/growth", theirs: "original/growth", as: "the original, growth to the peak", unit: "MiB", bound: atMost, bar: 1},
+			{ours: "ours durable/rate", theirs: "original/rate", as: "the original, no disk; ours with bbolt", unit: "changes/s", bound: atLeast, bar: 3},
+			{ours: "ours durable/growth", theirs: "original/growth", as: "the original, growth to the peak; ours with bbolt", unit: "MiB", bound: atMost, bar: 1},
+		},
+	},
+	{
+		name: "growth", work: "N pods: what one of them takes, beside one of 10,000", full: 1_000_000, small: 200_000,
+		sides: []side{{"all", growth(1)}, {"tenth", growth(10)}, {"least", growth(100)}},
+		compare: []comparison{
+			{ours: "all/decide", theirs: "least/decide", as: "deciding one of 10,000", unit: "ns", bound: atMost, bar: 2},
+			{ours: "all/decide cpu", theirs: "least/decide cpu", as: "deciding one of 10,000, processor time", unit: "ns of processor", bound: atMost, bar: 2},
+			{ours: "tenth/decide cpu", theirs: "least/decide cpu", as: "deciding one of 10,000, processor time; ours of a tenth of them", unit: "ns of processor", bound: atMost, bar: 2},
+			{ours: "all/arm", theirs: "least/arm", as: "arming and cancelling one of 10,000", unit: "ns", bound: atMost, bar: 2},
+			{ours: "all/arm cpu", theirs: "least/arm cpu", as: "arming and cancelling one of 10,000, processor time", unit: "ns of processor", bound: atMost, bar: 2},
+			{ours: "tenth/arm cpu", theirs: "least/arm cpu", as: "arming and cancelling one of 10,000, processor time; ours of a tenth of them", unit: "ns of processor", bound: atMost, bar: 2},
+			{ours: "all/list", theirs: "least/list", as: "listing one of 10,000", unit: "ns", bound: atMost, bar: 2},
+			{ours: "all/list cpu", theirs: "least/list cpu", as: "listing one of 10,000, processor time", unit: "ns of processor", bound: atMost, bar: 2},
+			{ours: "tenth/list cpu", theirs: "least/list cpu", as: "listing one of 10,000, processor time; ours of a tenth of them", unit: "ns of processor", bound: atMost, bar: 2},
+		},
+	},
+	{
+		name: "idle", work: "N waits, bbolt, a feed's heartbeats and scrapes of the metrics, garbage collection included", full: 1_000_000, small: 100_000,
+		sides: []side{{"ours", idle}},
+		compare: []comparison{
+			{ours: "ours/share", as: "a core", unit: "% of a core", bound: absolute, bar: 1},
 		},
 	},
 }

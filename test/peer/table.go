@@ -38,11 +38,14 @@ const (
 	atMost
 	// within: ours less theirs must be no more.
 	within
+	// absolute: ours must be no more, whatever the others do.
+	absolute
 )
 
 // comparison is one line of the table.
 type comparison struct {
 	// ours and theirs are "side/figure" of the row, or "row/side/figure" of another.
+	// An absolute bound has no theirs.
 	ours, theirs string
 	// as says what theirs is, to readers.
 	as    string
@@ -124,6 +127,9 @@ func table(rows []row, res results, s *settings, took time.Duration) string {
 // line is the part of the table that the comparison fills.
 func (c *comparison) line(r *row, res results) string {
 	ours, theirs := res.of(r.name, c.ours), res.of(r.name, c.theirs)
+	if c.bound == absolute {
+		return c.lineAlone(ours)
+	}
 	times := c.times
 	if times == 0 {
 		times = 1
@@ -139,7 +145,7 @@ func (c *comparison) line(r *row, res results) string {
 		}
 	}
 	if len(rel) == 0 {
-		return fmt.Sprintf("not measured | %s | | | | no", c.as)
+		return fmt.Sprintf("not measured | %s | | | | **no**", c.as)
 	}
 	mid, least, most := median(rel)
 	a, _, _ := median(ours)
@@ -152,7 +158,23 @@ func (c *comparison) line(r *row, res results) string {
 	if c.bound == within {
 		ratio, bar = fmt.Sprintf("%+.2f %s (%+.2f-%+.2f)", mid, c.unit, least, most), fmt.Sprintf("%s+%.3g %s", sign, c.bar, c.unit)
 	}
-	return fmt.Sprintf("%s | %s | %s | %s | %s | %s", show(a, c.unit), c.as, show(times*z, c.unit), ratio, bar, map[bool]string{true: "yes", false: "**no**"}[met])
+	return fmt.Sprintf("%s | %s | %s | %s | %s | %s", show(a, c.unit), c.as, show(times*z, c.unit), ratio, bar, verdict(met))
+}
+
+// lineAlone is the line of a figure with an absolute bound.
+func (c *comparison) lineAlone(ours map[int]float64) string {
+	if len(ours) == 0 {
+		return fmt.Sprintf("not measured | %s | | | | **no**", c.as)
+	}
+	mid, least, most := median(ours)
+	return fmt.Sprintf("%s | %s | | (%.2g-%.2g) | at most %.3g %s | %s", show(mid, c.unit), c.as, least, most, c.bar, c.unit, verdict(mid <= c.bar))
+}
+
+func verdict(met bool) string {
+	if met {
+		return "yes"
+	}
+	return "**no**"
 }
 
 // show writes a figure with as many digits as say something.

@@ -28,6 +28,8 @@ type service struct {
 	svc    *server.Service
 	conn   *grpc.ClientConn
 	served chan error
+	// metrics are all that a scrape reads.
+	metrics prometheus.Gatherer
 }
 
 func startService(ctx context.Context, dir string, open engine.StoreOpener) (*service, error) {
@@ -36,8 +38,9 @@ func startService(ctx context.Context, dir string, open engine.StoreOpener) (*se
 	conf.FeedTimeout = server.Duration(time.Hour)
 	enforce, lifted := "enforce", true
 	conf.Defaults = server.ClusterPolicy{Mode: &enforce, UnlimitedRate: &lifted, DisableBlastRadius: &lifted}
+	registry := prometheus.NewRegistry()
 	svc, err := server.New(conf, server.Deps{
-		Clock: clock.NewReal(), Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
+		Clock: clock.NewReal(), Logger: slog.New(slog.DiscardHandler), Registry: registry,
 		OpenStore: func(server.StoreSettings) (engine.Store, error) { return open(ctx) },
 	})
 	if err != nil {
@@ -50,7 +53,7 @@ func startService(ctx context.Context, dir string, open engine.StoreOpener) (*se
 	if err != nil {
 		return nil, err
 	}
-	s := &service{svc: svc, served: make(chan error, 1)}
+	s := &service{svc: svc, served: make(chan error, 1), metrics: registry}
 	go func() { s.served <- svc.Serve(lis) }()
 	s.conn, err = dial(lis)
 	return s, err
@@ -143,18 +146,21 @@ func wireNodes(nodes int, taints ...string) []*reprievev1.Event {
 func wirePods(node, perNode int) []*reprievev1.Event {
 	out := make([]*reprievev1.Event, perNode)
 	for k := range out {
-		i := node*perNode + k
-		p := &reprievev1.Pod{
-			Namespace: "shop-" + strconv.Itoa(node%50), Name: podName(i), Uid: podUID(i), NodeName: nodeName(node), Phase: "Running",
-			ScheduledTime:   timestamppb.New(time.Unix(1_700_000_000, 0)),
-			OwnerReferences: []*reprievev1.OwnerReference{{Kind: "ReplicaSet", Name: "web-7d4b9c6f5d", Uid: fmt.Sprintf("1b0c2a94-77d1-4c1c-8e0c-%012d", i/20)}},
-		}
-		for _, t := range tolerations(hour) {
-			p.Tolerations = append(p.Tolerations, &reprievev1.Toleration{Key: t.Key, Operator: string(t.Operator), Effect: string(t.Effect), TolerationSeconds: t.TolerationSeconds})
-		}
-		out[k] = &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_Pod{Pod: p}}
+		out[k] = &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_Pod{Pod: wirePod(node*perNode+k, node)}}
 	}
 	return out
+}
+
+func wirePod(i, node int) *reprievev1.Pod {
+	p := &reprievev1.Pod{
+		Namespace: "shop-" + strconv.Itoa(node%50), Name: podName(i), Uid: podUID(i), NodeName: nodeName(node), Phase: "Running",
+		ScheduledTime:   timestamppb.New(time.Unix(1_700_000_000, 0)),
+		OwnerReferences: []*reprievev1.OwnerReference{{Kind: "ReplicaSet", Name: "web-7d4b9c6f5d", Uid: fmt.Sprintf("1b0c2a94-77d1-4c1c-8e0c-%012d", i/20)}},
+	}
+	for _, t := range tolerations(hour) {
+		p.Tolerations = append(p.Tolerations, &reprievev1.Toleration{Key: t.Key, Operator: string(t.Operator), Effect: string(t.Effect), TolerationSeconds: t.TolerationSeconds})
+	}
+	return p
 }
 
 // ingestOurs sends new pods as live events and waits until all are acknowledged.
