@@ -11,6 +11,10 @@ import (
 const (
 	backoffMin = 200 * time.Millisecond
 	backoffMax = 30 * time.Second
+	// unreachedMax takes backoffMax's place while the service cannot be reached: the
+	// connection, which has a back-off of its own (connectMaxDelay), spares the
+	// network, and a stream should follow it soon.
+	unreachedMax = 2 * time.Second
 )
 
 // backoff gives the pauses between attempts: doubled from backoffMin to
@@ -18,8 +22,13 @@ const (
 // come back in step.
 type backoff struct{ last time.Duration }
 
-func (b *backoff) next() time.Duration {
-	b.last = min(max(b.last*2, backoffMin), backoffMax)
+// next is the pause after err.
+func (b *backoff) next(err error) time.Duration {
+	longest := backoffMax
+	if unreached(err) {
+		longest = unreachedMax
+	}
+	b.last = min(max(b.last*2, backoffMin), longest)
 	return b.last - rand.N(b.last/2)
 }
 
@@ -28,7 +37,7 @@ func (b *backoff) reset() { b.last = 0 }
 // pause waits for the next back-off, and no shorter than err asks for. It returns
 // early with the context's cause.
 func (b *backoff) pause(ctx context.Context, err error) error {
-	wait := b.next()
+	wait := b.next(err)
 	if after := retryAfter(err); after > wait {
 		// Not all who were told the same come back in step.
 		wait = after + rand.N(after/4+1)
@@ -51,6 +60,13 @@ func retryAfter(err error) time.Duration {
 		return min(max(e.RetryAfter, 0), longestPause)
 	}
 	return 0
+}
+
+// unreached reports whether it was the way to the service that failed: what the
+// service itself refuses comes with a reason.
+func unreached(err error) bool {
+	e, ok := FromError(err)
+	return ok && e.Code == codes.Unavailable && e.Reason == ""
 }
 
 // hopeless reports whether trying again cannot help: the request or the

@@ -17,7 +17,7 @@ const (
 	connectTimeout   = 10 * time.Second
 	// connectMaxDelay bounds the pause between attempts to connect, so that
 	// streams, which have a back-off of their own, find a restarted service soon.
-	connectMaxDelay = 5 * time.Second
+	connectMaxDelay = 3 * time.Second
 )
 
 // retryPolicy repeats the calls that only read, when the service cannot take
@@ -33,7 +33,8 @@ const retryPolicy = `{"methodConfig": [{
 		{"service": "reprieve.v1.QueryService", "method": "ExplainPod"},
 		{"service": "reprieve.v1.QueryService", "method": "Simulate"},
 		{"service": "reprieve.v1.QueryService", "method": "GetShadowReport"},
-		{"service": "reprieve.v1.AdminService", "method": "GetPolicy"}
+		{"service": "reprieve.v1.AdminService", "method": "GetPolicy"},
+		{"service": "reprieve.v1.AdminService", "method": "ListBlastRadiusTrips"}
 	],
 	"retryPolicy": {
 		"maxAttempts": 4,

@@ -114,9 +114,10 @@ func NewExecutor(conn grpc.ClientConnInterface, conf ExecutorConfig) (*Executor,
 // Run executes until ctx is done, and then returns the context's cause: handlers
 // are cancelled and waited for, and what they answer after that is lost, so
 // [Executor.Drain] first. Whenever the stream ends it opens another, with a
-// back-off of 0.2 s to 30 s, and goes on with the orders it has; results are sent
-// again until the service has acknowledged them. It returns nil when drained, and
-// ends for good on bad input, on missing or insufficient credentials
+// back-off of 0.2 s to 30 s (to 2 s while the service cannot be reached), and goes
+// on with the orders it has; results are sent again until the service has
+// acknowledged them. It returns nil when drained, and ends for good on bad input,
+// on missing or insufficient credentials
 // (INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED) and when a newer stream
 // of the same id took over (ABORTED). Run may be called once.
 func (e *Executor) Run(ctx context.Context) (err error) {

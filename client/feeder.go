@@ -138,13 +138,14 @@ func (f *Feeder) Synced() <-chan struct{} {
 }
 
 // Run feeds until ctx is done, and then returns the context's cause. Whenever the
-// stream ends it opens another, with a back-off of 0.2 s to 30 s, and lists
-// again. It returns nil when the source has no more and all is acknowledged, and
-// otherwise ends for good on the source's own error, on bad input, on missing or
-// insufficient credentials (INVALID_ARGUMENT, UNAUTHENTICATED,
-// PERMISSION_DENIED), when the name is bound to another cluster UID
-// ([IsClusterUIDMismatch]), when a newer stream took the cluster over (ABORTED),
-// and when another feeder held it HeldAttempts times in a row (ALREADY_EXISTS).
+// stream ends it opens another, with a back-off of 0.2 s to 30 s (to 2 s while
+// the service cannot be reached), and lists again. It returns nil when the source
+// has no more and all is acknowledged, and otherwise ends for good on the source's
+// own error, on bad input, on missing or insufficient credentials
+// (INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED), when the name is bound
+// to another cluster UID ([IsClusterUIDMismatch]), when a newer stream took the
+// cluster over (ABORTED), and when another feeder held it HeldAttempts times in a
+// row (ALREADY_EXISTS).
 func (f *Feeder) Run(ctx context.Context) error {
 	if err := f.start(); err != nil {
 		return err

@@ -29,10 +29,10 @@ type WatchEvent struct {
 // Watch follows evictions and calls fn, in order, for each change, until ctx is
 // done or fn fails, and returns the context's cause or fn's error. When the
 // stream breaks it goes on after the last revision, with a back-off of 0.2 s to
-// 30 s; when that is not possible (OUT_OF_RANGE, READER_TOO_SLOW, no revision
-// yet) it tells Reset and lists, even if req did not ask for a list. It ends for
-// good on bad input, on an unknown cluster and on missing or insufficient
-// credentials.
+// 30 s (to 2 s while the service cannot be reached); when that is not possible
+// (OUT_OF_RANGE, READER_TOO_SLOW, no revision yet) it tells Reset and lists, even
+// if req did not ask for a list. It ends for good on bad input, on an unknown
+// cluster and on missing or insufficient credentials.
 func Watch(ctx context.Context, conn grpc.ClientConnInterface, req *reprievev1.WatchEvictionsRequest, fn func(WatchEvent) error) error {
 	w := &watch{
 		client: reprievev1.NewQueryServiceClient(conn), fn: fn,
