@@ -56,6 +56,8 @@ const (
 	ReasonPauseUnknown = "PAUSE_UNKNOWN"
 	// ReasonReprieveUnknown means that the pod has no reprieve.
 	ReasonReprieveUnknown = "REPRIEVE_UNKNOWN"
+	// ReasonBlastRadiusUnknown means that no taint key of that name is held or was rejected.
+	ReasonBlastRadiusUnknown = "BLAST_RADIUS_UNKNOWN"
 	// ReasonEtagMismatch means that the policy changed since it was read.
 	ReasonEtagMismatch = "ETAG_MISMATCH"
 	// ReasonRevisionTooOld means that the revision is no longer in memory. List again.

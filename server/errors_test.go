@@ -8,8 +8,11 @@ import (
 	"go/parser"
 	"go/token"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -28,6 +31,33 @@ func TestErrorRules(t *testing.T) {
 			t.Errorf("reason %s is there twice", r.reason)
 		}
 		seen[r.reason] = true
+	}
+}
+
+// TestClientKnowsEveryReason compares the reasons with the client library's.
+func TestClientKnowsEveryReason(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "../client/errors.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var known, given []string
+	ast.Inspect(file, func(node ast.Node) bool {
+		if spec, ok := node.(*ast.ValueSpec); ok && strings.HasPrefix(spec.Names[0].Name, "Reason") {
+			text, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			known = append(known, text)
+		}
+		return true
+	})
+	for _, r := range errorRules {
+		given = append(given, r.reason)
+	}
+	slices.Sort(known)
+	slices.Sort(given)
+	if diff := cmp.Diff(given, known); diff != "" {
+		t.Errorf("reasons (-service +client):\n%s", diff)
 	}
 }
 
