@@ -391,7 +391,10 @@ func (g *Engine) ForgetCluster(ctx context.Context, name string) error {
 		cl.expiry.Stop()
 		c.executors.clusterForgotten(name)
 		c.onShards(func(s *shard) { s.forget(name) }, func() {
-			c.commit(done, Change{Kind: ChangeForgetCluster, Cluster: name})
+			c.commit(func() {
+				c.observer.Forgotten(name)
+				done()
+			}, Change{Kind: ChangeForgetCluster, Cluster: name})
 		})
 		return nil
 	})

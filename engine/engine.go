@@ -66,6 +66,8 @@ type Observer interface {
 	UnknownToken()
 	// Damaged: the load set a record aside.
 	Damaged(where string)
+	// Forgotten: a cluster was forgotten. Nothing more is told of it, unless it joins anew.
+	Forgotten(cluster string)
 }
 
 type noObserver struct{}
@@ -76,6 +78,7 @@ func (noObserver) Closed(string, CloseReason)            {}
 func (noObserver) Committed(int, time.Duration, error)   {}
 func (noObserver) UnknownToken()                         {}
 func (noObserver) Damaged(string)                        {}
+func (noObserver) Forgotten(string)                      {}
 
 func (o *Options) setDefaults() {
 	def := func(d *time.Duration, v time.Duration) {

@@ -208,11 +208,13 @@ func (f *feedStream) handle(m *reprievev1.FeedRequest) error {
 	f.mu.Lock()
 	f.arrivals = append(f.arrivals, arrival{m.GetSequence(), f.clock.Now()})
 	f.mu.Unlock()
-	f.metrics.events.WithLabelValues(f.hello.Cluster).Add(float64(len(m.GetBatch().GetEvents())))
 	err := apply(f.ctx, session, m)
-	if errors.Is(err, engine.ErrUnavailable) {
+	switch {
+	case errors.Is(err, engine.ErrUnavailable):
 		f.lost(session)
 		return nil
+	case err == nil:
+		f.metrics.events.WithLabelValues(f.hello.Cluster).Add(float64(len(m.GetBatch().GetEvents())))
 	}
 	return err
 }

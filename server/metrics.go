@@ -112,3 +112,14 @@ func (m *metrics) UnknownToken() { m.unknownTokens.Inc() }
 
 // Damaged implements engine.Observer.
 func (m *metrics) Damaged(string) { m.damaged.Inc() }
+
+// Forgotten implements engine.Observer.
+func (m *metrics) Forgotten(cluster string) {
+	of := prometheus.Labels{"cluster": cluster}
+	for _, v := range []*prometheus.HistogramVec{m.lateness, m.delivery, m.feedLag} {
+		v.DeletePartialMatch(of)
+	}
+	for _, v := range []*prometheus.CounterVec{m.orders, m.results, m.closed, m.events} {
+		v.DeletePartialMatch(of)
+	}
+}
