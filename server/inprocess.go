@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
@@ -43,16 +45,31 @@ type AgentSettings struct {
 	Version  string
 }
 
-// NewAgent makes an agent for this process and returns how to run it until its
-// context ends.
-type NewAgent func(AgentSettings) (run func(context.Context) error, err error)
+// NewAgent makes an agent for this process.
+type NewAgent func(AgentSettings) (Agent, error)
+
+// Agent is an agent in this process.
+type Agent interface {
+	// Run serves the cluster until ctx is done, and then returns nil. Its error is
+	// one that needs a person. It may be called again.
+	Run(ctx context.Context) error
+	// Ready says why the agent, which runs, does not do its part; nil if it does.
+	Ready() error
+}
+
+// agentRetry is the pause before an agent is run again that had given up.
+const agentRetry = 30 * time.Second
 
 // inProcess is the agent in this process and its way to the service.
 type inProcess struct {
-	lis  *bufconn.Listener
-	grpc *grpc.Server
-	conn *grpc.ClientConn
-	run  func(context.Context) error
+	lis    *bufconn.Listener
+	grpc   *grpc.Server
+	conn   *grpc.ClientConn
+	agent  Agent
+	clock  clock.Clock
+	logger *slog.Logger
+	// fault is why the agent gave up; nil while it runs.
+	fault atomic.Pointer[error]
 }
 
 // joins reports whether the service joins a cluster itself.
@@ -71,7 +88,10 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 	}}
 	inner := *chain
 	inner.auth = &local
-	a := &inProcess{lis: bufconn.Listen(inProcessBuffer), grpc: grpc.NewServer(append(inner.options(), s.transport()...)...)}
+	a := &inProcess{
+		lis: bufconn.Listen(inProcessBuffer), grpc: grpc.NewServer(append(inner.options(), s.transport()...)...),
+		clock: s.deps.Clock, logger: s.deps.Logger,
+	}
 	s.register(a.grpc)
 	dial := func(ctx context.Context, _ string) (net.Conn, error) { return a.lis.DialContext(ctx) }
 	var err error
@@ -79,7 +99,7 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 	if err != nil {
 		return fmt.Errorf("connect the agent in this process: %w", err)
 	}
-	a.run, err = newAgent(AgentSettings{
+	a.agent, err = newAgent(AgentSettings{
 		Cluster: s.conf.Cluster, Kubeconfig: s.conf.Kubeconfig, InProcess: s.conf.Agent, Conn: a.conn, Clock: s.deps.Clock,
 		Registry: s.deps.Registry, Logger: s.deps.Logger, Version: buildinfo.Version(),
 	})
@@ -89,6 +109,55 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 	}
 	s.agent = a
 	return nil
+}
+
+// run runs the agent until ctx ends. One that gives up does not end the service:
+// other clusters may be joined to it, and what mends the fault, such as `reprieve
+// forget` for a cluster that was made anew, is a call of it.
+func (a *inProcess) run(ctx context.Context) {
+	told := ""
+	for {
+		a.fault.Store(nil)
+		err := a.agent.Run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			err = errors.New("it has ended")
+		}
+		err = fmt.Errorf("the agent in this process: %w", err)
+		a.fault.Store(&err)
+		if text := err.Error(); text != told {
+			told = text
+			a.logger.Error("the agent in this process gave up; its cluster is not served until this is mended; it is tried again", "error", err, "every", agentRetry)
+		}
+		if !a.pause(ctx, agentRetry) {
+			return
+		}
+	}
+}
+
+// pause waits and reports whether ctx still stands.
+func (a *inProcess) pause(ctx context.Context, d time.Duration) bool {
+	over := make(chan struct{})
+	timer := a.clock.NewTimer(func() { close(over) })
+	defer timer.Stop()
+	timer.Reset(a.clock.Now().Add(d))
+	select {
+	case <-over:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// ready says why the agent does not do its part. Nobody may call the service less
+// for that: people ask it what is wrong.
+func (a *inProcess) ready() error {
+	if err := a.fault.Load(); err != nil {
+		return *err
+	}
+	return a.agent.Ready()
 }
 
 // serve answers the agent's calls until stop.

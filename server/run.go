@@ -77,9 +77,7 @@ func (s *Service) runAgent(ctx context.Context, group *errgroup.Group) <-chan st
 	group.Go(s.agent.serve)
 	group.Go(func() error {
 		defer close(ended)
-		if err := s.agent.run(ctx); err != nil {
-			return fmt.Errorf("the agent in this process: %w", err)
-		}
+		s.agent.run(ctx)
 		return nil
 	})
 	return ended

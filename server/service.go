@@ -120,7 +120,11 @@ func New(conf Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
-	s.admin = adminhttp.NewServer(deps.Registry, s.ready, conf.Pprof)
+	admin := adminhttp.Config{Registry: deps.Registry, Ready: s.ready, Profiles: conf.Pprof}
+	if s.agent != nil {
+		admin.Parts = map[string]func() error{"agent": s.agent.ready}
+	}
+	s.admin = adminhttp.NewServer(admin)
 	return s, nil
 }
 

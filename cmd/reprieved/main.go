@@ -2,7 +2,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"syscall"
@@ -33,18 +32,14 @@ func openStore(s server.StoreSettings) (engine.Store, error) {
 	return bolt.Open(bolt.Options{Path: s.Path, Room: s.Room, Damaged: s.Damaged, CheckCommand: check, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
 }
 
-func newAgent(s server.AgentSettings) (func(context.Context) error, error) {
+func newAgent(s server.AgentSettings) (server.Agent, error) {
 	kube, err := agent.KubeConfig(s.Kubeconfig, "")
 	if err != nil {
 		return nil, err
 	}
 	agent.QuietKlog(s.Logger)
-	a, err := agent.New(agent.Config{
+	return agent.New(agent.Config{
 		Cluster: s.Cluster, Kube: kube, Conn: s.Conn, ID: agent.UniqueID(), Version: s.Version, Clock: s.Clock, Registry: s.Registry, Logger: s.Logger,
 		Workers: s.Workers, QPS: s.KubeAPIQPS, Burst: s.KubeAPIBurst,
 	})
-	if err != nil {
-		return nil, err
-	}
-	return a.Run, nil
 }

@@ -13,24 +13,33 @@ import (
 // headerTimeout bounds how long a client may take to ask.
 const headerTimeout = 10 * time.Second
 
-// NewServer returns a server of metrics, health and, if asked, profiles, without
-// an address. ready says why the program cannot do its work; nil if it can.
-func NewServer(reg *prometheus.Registry, ready func() error, profiles bool) *http.Server {
-	return &http.Server{Handler: handler(reg, ready, profiles), ReadHeaderTimeout: headerTimeout}
+// Config says what a server tells of.
+type Config struct {
+	Registry *prometheus.Registry
+	// Ready says why the program cannot do its work; nil if it can.
+	Ready func() error
+	// Parts say the same of parts of the program, by name. Each has a path of its
+	// own below /readyz and no say in what that answers.
+	Parts map[string]func() error
+	// Profiles adds profiles.
+	Profiles bool
 }
 
-func handler(reg *prometheus.Registry, ready func() error, profiles bool) http.Handler {
+// NewServer returns a server of metrics, health and, if asked, profiles, without
+// an address.
+func NewServer(c Config) *http.Server {
+	return &http.Server{Handler: handler(c), ReadHeaderTimeout: headerTimeout}
+}
+
+func handler(c Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{Registry: c.Registry}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if err := ready(); err != nil {
-			answer(w, http.StatusServiceUnavailable, err.Error())
-			return
-		}
-		answer(w, http.StatusOK, "ok")
-	})
-	if profiles {
+	mux.Handle("GET /readyz", readiness(c.Ready))
+	for name, ready := range c.Parts {
+		mux.Handle("GET /readyz/"+name, readiness(ready))
+	}
+	if c.Profiles {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -38,6 +47,16 @@ func handler(reg *prometheus.Registry, ready func() error, profiles bool) http.H
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
 	return mux
+}
+
+func readiness(ready func() error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if err := ready(); err != nil {
+			answer(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		answer(w, http.StatusOK, "ok")
+	})
 }
 
 func answer(w http.ResponseWriter, code int, text string) {

@@ -111,7 +111,7 @@ func (a *app) runAgent(ctx context.Context, run *agent.Agent, adminListen string
 		if err != nil {
 			return fmt.Errorf("--admin-listen: %w", err)
 		}
-		srv := adminhttp.NewServer(reg, run.Ready, false)
+		srv := adminhttp.NewServer(adminhttp.Config{Registry: reg, Ready: run.Ready})
 		group.Go(func() error {
 			if err := srv.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve admin HTTP: %w", err)
