@@ -78,7 +78,7 @@ func New(conf Config) (*Agent, error) {
 		*c.into = k
 	}
 	a.source = &source{
-		core: follow.CoreV1().RESTClient(), clock: conf.Clock, troubles: a.troubles,
+		core: follow.CoreV1().RESTClient(), coordination: follow.CoordinationV1().RESTClient(), clock: conf.Clock, troubles: a.troubles,
 		teller: newReporter(a.log, a.metrics),
 	}
 	if conf.Registry != nil {

@@ -9,8 +9,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,7 +25,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-// api is a small API server: nodes and pods that can be listed and watched, and
+// kinds are the resources that an api has.
+var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "leases": "Lease"}
+
+// api is a small API server: nodes, pods and nodes' leases that can be listed and watched, and
 // whatever a test wants other calls to be answered with.
 type api struct {
 	t   *testing.T
@@ -50,14 +55,15 @@ type apiWatch struct {
 
 func newAPI(t *testing.T) *api {
 	a := &api{
-		t: t, objects: map[string]map[string]any{"nodes": {}, "pods": {}}, watches: map[string][]*apiWatch{}, version: 100,
+		t: t, objects: map[string]map[string]any{"nodes": {}, "pods": {}, "leases": {}}, watches: map[string][]*apiWatch{}, version: 100,
 		answers: map[string]func(http.ResponseWriter, []byte){}, changed: make(chan struct{}),
 	}
 	srv := httptest.NewServer(a)
 	a.url = srv.URL
 	t.Cleanup(func() {
-		a.endWatches("nodes")
-		a.endWatches("pods")
+		for resource := range kinds {
+			a.endWatches(resource)
+		}
 		srv.Close()
 	})
 	return a
@@ -87,8 +93,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	call := r.Method + " " + r.URL.Path
 	query := r.URL.Query()
-	resource := strings.TrimPrefix(r.URL.Path, "/api/v1/")
-	if resource == "nodes" || resource == "pods" {
+	resource := strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/api/v1/"), leasesPath)
+	_, collection := kinds[resource]
+	if collection {
 		call += " v=" + query.Get("resourceVersion")
 		if query.Get("watch") != "" {
 			call += " watch"
@@ -104,8 +111,10 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "away")
 	case answer != nil:
 		answer(w, body)
-	case resource == "nodes" || resource == "pods":
+	case collection:
 		a.collection(w, r, resource)
+	case r.Method == http.MethodGet && strings.HasPrefix(resource, "leases/"):
+		a.object(w, "leases", strings.TrimPrefix(resource, "leases/"))
 	default:
 		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no "+call)
 	}
@@ -137,7 +146,10 @@ func (a *api) until(what string, cond func() bool) {
 
 func (a *api) collection(w http.ResponseWriter, r *http.Request, resource string) {
 	query := r.URL.Query()
-	kind := map[string]string{"nodes": "Node", "pods": "Pod"}[resource]
+	kind, version := kinds[resource], "v1"
+	if resource == "leases" {
+		version = "coordination.k8s.io/v1"
+	}
 	if query.Get("watch") == "" {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -146,7 +158,7 @@ func (a *api) collection(w http.ResponseWriter, r *http.Request, resource string
 			items = append(items, o)
 		}
 		reply(w, http.StatusOK, map[string]any{
-			"kind": kind + "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": fmt.Sprint(a.version)}, "items": items,
+			"kind": kind + "List", "apiVersion": version, "metadata": map[string]any{"resourceVersion": fmt.Sprint(a.version)}, "items": items,
 		})
 		return
 	}
@@ -159,7 +171,7 @@ func (a *api) collection(w http.ResponseWriter, r *http.Request, resource string
 			mine.events <- map[string]any{"type": "ADDED", "object": o}
 		}
 		mine.events <- map[string]any{"type": "BOOKMARK", "object": map[string]any{
-			"kind": kind, "apiVersion": "v1",
+			"kind": kind, "apiVersion": version,
 			"metadata": map[string]any{"resourceVersion": fmt.Sprint(a.version), "annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"}},
 		}}
 	}
@@ -182,6 +194,18 @@ func (a *api) collection(w http.ResponseWriter, r *http.Request, resource string
 	}
 }
 
+// object answers with one object of a resource.
+func (a *api) object(w http.ResponseWriter, resource, name string) {
+	a.mu.Lock()
+	o, ok := a.objects[resource][name]
+	a.mu.Unlock()
+	if !ok {
+		fail(w, http.StatusNotFound, metav1.StatusReasonNotFound, "no "+name)
+		return
+	}
+	reply(w, http.StatusOK, o)
+}
+
 // send tells all watches of a resource.
 func (a *api) send(resource string, event any) {
 	a.mu.Lock()
@@ -193,11 +217,18 @@ func (a *api) send(resource string, event any) {
 
 // put changes an object and tells of it.
 func (a *api) put(resource, typ string, o metav1.Object) {
+	typ, raw := a.store(resource, typ, o)
+	a.send(resource, map[string]any{"type": typ, "object": raw})
+}
+
+// store changes an object and tells nobody, as while a watch is behind.
+func (a *api) store(resource, typ string, o metav1.Object) (event string, raw map[string]any) {
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.version++
 	o.SetResourceVersion(fmt.Sprint(a.version))
 	_, known := a.objects[resource][o.GetName()]
-	raw := asMap(a.t, o)
+	raw = asMap(a.t, o)
 	a.objects[resource][o.GetName()] = raw
 	if typ == "" {
 		typ = map[bool]string{false: "ADDED", true: "MODIFIED"}[known]
@@ -205,8 +236,7 @@ func (a *api) put(resource, typ string, o metav1.Object) {
 	if typ == "DELETED" {
 		delete(a.objects[resource], o.GetName())
 	}
-	a.mu.Unlock()
-	a.send(resource, map[string]any{"type": typ, "object": raw})
+	return typ, raw
 }
 
 // lose makes watches of a resource lose their place.
@@ -270,6 +300,18 @@ func testNode(name string, taints ...corev1.Taint) *corev1.Node {
 	return &corev1.Node{
 		TypeMeta:   metav1.TypeMeta{Kind: "Node", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.NodeSpec{Taints: taints},
+	}
+}
+
+// leasesPath is where the nodes' leases are.
+const leasesPath = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/"
+
+func testLease(node string, renewed time.Time) *coordinationv1.Lease {
+	at := metav1.NewMicroTime(renewed)
+	return &coordinationv1.Lease{
+		TypeMeta:   metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: node, UID: types.UID("uid-lease-" + node)},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &at},
 	}
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -33,6 +34,16 @@ func strip(obj runtime.Object) {
 			}
 		}
 		o.Status = corev1.PodStatus{Phase: o.Status.Phase, StartTime: o.Status.StartTime, Conditions: kept}
+	case *coordinationv1.Lease:
+		o.ObjectMeta = metav1.ObjectMeta{
+			Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
+			Annotations: only(o.Annotations, metav1.InitialEventsAnnotationKey),
+		}
+		o.Spec = coordinationv1.LeaseSpec{RenewTime: o.Spec.RenewTime}
+	case *coordinationv1.LeaseList:
+		for i := range o.Items {
+			strip(&o.Items[i])
+		}
 	case *corev1.NodeList:
 		for i := range o.Items {
 			strip(&o.Items[i])

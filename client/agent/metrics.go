@@ -106,7 +106,7 @@ func (c *sourceCollector) Collect(ch chan<- prometheus.Metric) {
 		nodes, pods, queued = f.state.counts()
 		for _, w := range f.followers {
 			if quiet, open := w.quiet(); open {
-				ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, quiet.Seconds(), w.mirror.resource)
+				ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, quiet.Seconds(), w.resource)
 			}
 		}
 	}

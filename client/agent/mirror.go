@@ -77,6 +77,13 @@ func (s *state) push(e *reprievev1.Event) {
 	s.signal()
 }
 
+// tell is push for those outside.
+func (s *state) tell(e *reprievev1.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.push(e)
+}
+
 // list takes the whole state, nodes first, from which on changes are queued. It
 // reports false while one of the mirrors has not had its first list.
 func (s *state) list() ([][]byte, bool) {

@@ -17,21 +17,28 @@ import (
 // that the service asks for is read from the API server anew, because it ends
 // the time in which the service holds everything back.
 type source struct {
-	core     rest.Interface
-	clock    clock.Clock
-	troubles *troubles
-	teller   teller
+	core, coordination rest.Interface
+	clock              clock.Clock
+	troubles           *troubles
+	teller             teller
 
 	mu      sync.Mutex // guards what follows
 	current *following
+	// health says that the service wants the nodes' leases.
+	health bool
 }
 
-// following is one run of both watches.
+// following is one run of both watches, and of the leases' where they are wanted.
 type following struct {
 	state     *state
 	followers []*follower
+	ctx       context.Context
 	cancel    context.CancelFunc
 	wg        sync.WaitGroup
+
+	// leases and stopLeases are guarded by the source's mu; nil while not wanted.
+	leases     *leaseWatch
+	stopLeases context.CancelFunc
 }
 
 var _ client.Source = (*source)(nil)
@@ -109,14 +116,50 @@ func (s *source) close() {
 func (s *source) follow(ctx context.Context) *following {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	st := newState(s.teller)
-	f := &following{state: st, cancel: cancel, followers: newFollowers(st, s.core, s.clock, s.troubles)}
+	f := &following{state: st, ctx: ctx, cancel: cancel, followers: newFollowers(st, s.core, s.clock, s.troubles)}
 	for _, w := range f.followers {
 		f.wg.Go(func() { w.run(ctx) })
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.current = f
+	s.followLeases()
 	return f
+}
+
+// wantLeases says whether the service wants the nodes' leases. A cluster without
+// node health neither pays for them nor needs the rights.
+func (s *source) wantLeases(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.health = on
+	s.followLeases()
+}
+
+// followLeases begins or ends the watch of leases. mu is held.
+func (s *source) followLeases() {
+	f := s.current
+	switch {
+	case f == nil || s.health == (f.leases != nil):
+	case s.health:
+		ctx, cancel := context.WithCancel(f.ctx)
+		w := newLeaseWatch(s.coordination, s.clock, s.troubles, f.state.tell)
+		f.leases, f.stopLeases = w, cancel
+		f.wg.Go(func() { w.run(ctx) })
+	default:
+		f.stopLeases()
+		f.leases, f.stopLeases = nil, nil
+	}
+}
+
+// leases is the watch of leases; nil while there is none.
+func (s *source) leases() *leaseWatch {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current == nil {
+		return nil
+	}
+	return s.current.leases
 }
 
 func (s *source) following() *following {

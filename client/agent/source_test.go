@@ -30,7 +30,7 @@ type feed struct {
 func newFeed(t *testing.T, a *api) *feed {
 	clk := clock.NewVirtual(epoch)
 	f := &feed{t: t, clock: clk, events: make(chan *reprievev1.Event, 1000), source: &source{
-		core: a.kube().CoreV1().RESTClient(), clock: clk, troubles: quiet(), teller: silent(),
+		core: a.kube().CoreV1().RESTClient(), coordination: a.kube().CoordinationV1().RESTClient(), clock: clk, troubles: quiet(), teller: silent(),
 	}}
 	t.Cleanup(f.source.close)
 	return f

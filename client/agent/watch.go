@@ -35,14 +35,18 @@ func watchBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 500 * time.Millisecond, Cap: 8 * time.Second, Steps: 8, Factor: 2, Jitter: 0.5}
 }
 
-// follower lists and watches one resource into its mirror.
+// follower lists and watches one resource into a store.
 type follower struct {
-	mirror   *mirror
+	store    cache.ReflectorStore
+	resource string
 	rest     rest.Interface
 	example  runtime.Object
-	selector string
-	clock    clock.Clock
-	troubles *troubles
+	// selector is of fields, namespace empty for all.
+	selector, namespace string
+	clock               clock.Clock
+	troubles            *troubles
+	// stirred is called when a watch begins, ends, or shows life after long.
+	stirred func()
 
 	mu   sync.Mutex // guards what follows
 	open int        // watches that stand
@@ -53,14 +57,14 @@ type follower struct {
 // bound to one is nobody's to evict.
 func newFollowers(s *state, core rest.Interface, clk clock.Clock, t *troubles) []*follower {
 	return []*follower{
-		{mirror: &s.nodes, rest: core, example: &corev1.Node{}, clock: clk, troubles: t},
-		{mirror: &s.pods, rest: core, example: &corev1.Pod{}, selector: "spec.nodeName!=", clock: clk, troubles: t},
+		{store: &s.nodes, resource: s.nodes.resource, rest: core, example: &corev1.Node{}, clock: clk, troubles: t, stirred: s.stir},
+		{store: &s.pods, resource: s.pods.resource, rest: core, example: &corev1.Pod{}, selector: "spec.nodeName!=", clock: clk, troubles: t, stirred: s.stir},
 	}
 }
 
 // run follows until ctx is done.
 func (f *follower) run(ctx context.Context) {
-	r := cache.NewReflectorWithOptions(f, f.example, f.mirror, cache.ReflectorOptions{Name: f.mirror.resource, Backoff: watchBackoff()})
+	r := cache.NewReflectorWithOptions(f, f.example, f.store, cache.ReflectorOptions{Name: f.resource, Backoff: watchBackoff()})
 	r.WatchListPageSize = pageSize
 	r.RunWithContext(ctx)
 }
@@ -73,7 +77,7 @@ func (f *follower) ListWithContext(ctx context.Context, opts metav1.ListOptions)
 		opts.ResourceVersion = ""
 	}
 	opts.FieldSelector = f.selector
-	list, err := f.rest.Get().Resource(f.mirror.resource).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Get()
+	list, err := f.rest.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Get()
 	f.troubles.note(ctx, f.calls("list"), err)
 	if err != nil {
 		return nil, err
@@ -85,7 +89,7 @@ func (f *follower) ListWithContext(ctx context.Context, opts metav1.ListOptions)
 // WatchWithContext implements [cache.WatcherWithContext].
 func (f *follower) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch, opts.FieldSelector = true, f.selector
-	w, err := f.rest.Get().Resource(f.mirror.resource).VersionedParams(&opts, scheme.ParameterCodec).Watch(ctx)
+	w, err := f.rest.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).VersionedParams(&opts, scheme.ParameterCodec).Watch(ctx)
 	f.troubles.note(ctx, f.calls("watch"), err)
 	if err != nil {
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
@@ -100,7 +104,7 @@ func (f *follower) WatchWithContext(ctx context.Context, opts metav1.ListOptions
 }
 
 // calls names a kind of call for people.
-func (f *follower) calls(verb string) string { return verb + " " + f.mirror.resource }
+func (f *follower) calls(verb string) string { return verb + " " + f.resource }
 
 // List implements [cache.Lister], which [cache.NewReflectorWithOptions] asks for
 // and does not call.
@@ -162,7 +166,7 @@ func (f *follower) sign(opened int) {
 	}
 	f.mu.Unlock()
 	if stir {
-		f.mirror.state.stir()
+		f.stirred()
 	}
 }
 
