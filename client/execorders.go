@@ -23,13 +23,13 @@ func (e *Executor) order(ctx context.Context, o *reprievev1.Order) {
 		return
 	}
 	t := &Task{
-		Pod: o.GetEvictPod(), EvictionID: o.GetEvictionId(), Attempt: o.GetAttempt(),
+		Pod: o.GetEvictPod(), Node: o.GetUpdateNode(), EvictionID: o.GetEvictionId(), Attempt: o.GetAttempt(),
 		token: o.GetToken(), executor: e, recalled: make(chan struct{}), renewed: make(chan time.Duration, 1),
 	}
 	t.life, t.end = context.WithCancel(ctx)
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	e.tasks[t.token] = t
-	if t.Pod == nil {
+	if t.Pod == nil && (t.Node == nil || e.conf.NodeHandler == nil) {
 		e.answer(t, Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: "this executor does not know the order's action; a newer one is needed"})
 		return
 	}
@@ -67,7 +67,7 @@ func (e *Executor) replied(t *Task) {
 // admit starts a task or lets it wait for its turn. mu is held.
 func (e *Executor) admit(t *Task) {
 	t.stage = queued
-	cluster := t.Pod.GetCluster()
+	cluster := t.cluster()
 	if e.active[cluster] >= e.conf.Capacity {
 		e.queue[cluster] = append(e.queue[cluster], t)
 		return
@@ -78,18 +78,22 @@ func (e *Executor) admit(t *Task) {
 // start runs a task's handler. mu is held.
 func (e *Executor) start(t *Task) {
 	t.stage = running
-	e.active[t.Pod.GetCluster()]++
+	e.active[t.cluster()]++
 	e.work.Go(func() {
 		// Stands if the handler ends its goroutine instead of returning.
 		result := Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: "the executor's handler did not return"}
 		defer func() {
 			if p := recover(); p != nil {
-				e.log.Error("handler panicked", "eviction", t.EvictionID, "panic", p, "stack", string(debug.Stack()))
+				e.log.Error("handler panicked", "eviction", t.EvictionID, "node", t.Node.GetName(), "panic", p, "stack", string(debug.Stack()))
 				result.Message = fmt.Sprintf("the executor's handler panicked: %v", p)
 			}
 			e.finish(t, result)
 		}()
-		result = e.conf.Handler(t.ctx, t)
+		if t.Node != nil {
+			result = e.conf.NodeHandler(t.ctx, t)
+		} else {
+			result = e.conf.Handler(t.ctx, t)
+		}
 	})
 }
 
@@ -97,7 +101,7 @@ func (e *Executor) start(t *Task) {
 func (e *Executor) finish(t *Task, r Result) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	cluster := t.Pod.GetCluster()
+	cluster := t.cluster()
 	if e.active[cluster]--; e.active[cluster] == 0 {
 		delete(e.active, cluster)
 	}
@@ -138,7 +142,7 @@ func (e *Executor) forget(token string) {
 
 // dequeue takes a task out of its cluster's queue. mu is held.
 func (e *Executor) dequeue(t *Task) {
-	cluster := t.Pod.GetCluster()
+	cluster := t.cluster()
 	rest := slices.DeleteFunc(e.queue[cluster], func(o *Task) bool { return o == t })
 	if e.queue[cluster] = rest; len(rest) == 0 {
 		delete(e.queue, cluster)
@@ -176,7 +180,7 @@ func (e *Executor) acknowledged(a *reprievev1.ResultAck) {
 	}
 	e.replied(t)
 	if a.GetDisposition() != reprievev1.ResultAck_DISPOSITION_ACCEPTED {
-		e.log.Warn("the result came too late to count", "eviction", t.EvictionID, "outcome", t.answer.GetResult().GetOutcome().String())
+		e.log.Warn("the result came too late to count", "eviction", t.EvictionID, "node", t.Node.GetName(), "outcome", t.answer.GetResult().GetOutcome().String())
 	}
 	e.forget(t.token)
 }

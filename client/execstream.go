@@ -78,7 +78,7 @@ func (e *Executor) welcomed(fresh time.Time) {
 func (e *Executor) hello() *reprievev1.EvictRequest {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	h := &reprievev1.ExecutorHello{ExecutorId: e.conf.ID, Clusters: e.conf.Clusters, Capacity: e.conf.Capacity, Version: e.conf.Version}
+	h := &reprievev1.ExecutorHello{ExecutorId: e.conf.ID, Clusters: e.conf.Clusters, Capacity: e.conf.Capacity, Version: e.conf.Version, NodeOrders: e.conf.NodeHandler != nil}
 	for token := range e.tasks {
 		h.HeldTokens = append(h.HeldTokens, token)
 	}

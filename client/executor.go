@@ -27,6 +27,10 @@ type ExecutorConfig struct {
 	// a panic is answered as FAILED. Its context ends with [ErrRecalled],
 	// [ErrExpired], or when Run ends. Required.
 	Handler func(context.Context, *Task) Result
+	// NodeHandler carries out orders for nodes, which have [Task.Node], and answers
+	// with APPLIED where Handler does with EVICTED; all else is as with Handler.
+	// Without it the service sends none.
+	NodeHandler func(context.Context, *Task) Result
 	// ConfirmAfter is for how long an answer of the service vouches for the orders
 	// that come after it. Without one since, an order may have been under way for
 	// long, as in the network or in a process that was stopped, and may be held or

@@ -47,6 +47,14 @@ type FeederConfig struct {
 	// service says that it has changed. Calls of OnMode and OnSynced do not
 	// overlap; it must not block.
 	OnMode func(mode reprievev1.Mode)
+	// OnNodeHealth is called, as OnMode is, with whether the service wants to know of
+	// the nodes' health. Unless it is OFF, emit the renewals of leases too, as
+	// NodeLeaseRenewals has it.
+	OnNodeHealth func(mode reprievev1.NodeHealthMode)
+	// NodeLifecycleController is asked at each hello, if set, for what is known of
+	// another controller of the nodes' health that runs in the cluster, for people;
+	// empty if nothing is. It must return when its context ends.
+	NodeLifecycleController func(ctx context.Context) string
 	// Logger gets what goes wrong and is tried again, an outage as one warning and
 	// one line at its end; nil discards it.
 	Logger *slog.Logger
@@ -80,8 +88,9 @@ type FeederStatus struct {
 	// Sequence is the stream's last message sent, and Acked the last one of which
 	// the service said that all up to it is on disk. Each stream counts from 1.
 	Sequence, Acked uint64
-	// Mode and ServerVersion are what the service said last.
+	// Mode, NodeHealth and ServerVersion are what the service said last.
 	Mode          reprievev1.Mode
+	NodeHealth    reprievev1.NodeHealthMode
 	ServerVersion string
 	// LastError is why the last stream ended; nil before the first did.
 	LastError error
@@ -94,7 +103,7 @@ type Feeder struct {
 	log    *slog.Logger
 	losses losses // Run's
 
-	callback sync.Mutex // serialises OnSynced and OnMode
+	callback sync.Mutex // serialises OnSynced, OnMode and OnNodeHealth
 
 	mu      sync.Mutex // guards what follows
 	running bool
@@ -239,6 +248,18 @@ func (f *Feeder) setMode(mode reprievev1.Mode) {
 	f.mu.Unlock()
 	if f.conf.OnMode != nil {
 		f.conf.OnMode(mode)
+	}
+}
+
+// setNodeHealth notes whether node health is wanted and tells of it.
+func (f *Feeder) setNodeHealth(mode reprievev1.NodeHealthMode) {
+	f.callback.Lock()
+	defer f.callback.Unlock()
+	f.mu.Lock()
+	f.status.NodeHealth = mode
+	f.mu.Unlock()
+	if f.conf.OnNodeHealth != nil {
+		f.conf.OnNodeHealth(mode)
 	}
 }
 

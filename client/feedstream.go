@@ -84,6 +84,9 @@ func (s *feedSession) open(ctx context.Context) error {
 		Cluster: f.conf.Cluster, ClusterUid: f.conf.ClusterUID, FeederId: f.conf.FeederID, FeederEpoch: f.conf.Epoch,
 		AgentVersion: f.conf.AgentVersion, KubernetesVersion: f.conf.KubernetesVersion,
 	}
+	if f.conf.NodeLifecycleController != nil {
+		hello.NodeLifecycleController = cut(f.conf.NodeLifecycleController(ctx))
+	}
 	s.sequence = 1
 	// A stream that is broken already tells why when it is read.
 	if err := stream.Send(&reprievev1.FeedRequest{Sequence: 1, Message: &reprievev1.FeedRequest_Hello{Hello: hello}}); err != nil && !errors.Is(err, io.EOF) {
@@ -108,6 +111,7 @@ func (s *feedSession) open(ctx context.Context) error {
 	}
 	f.welcomed(w)
 	f.setMode(w.GetMode())
+	f.setNodeHealth(w.GetNodeHealth())
 	return nil
 }
 
@@ -142,6 +146,8 @@ func (s *feedSession) receive() error {
 			s.resync()
 		case *reprievev1.FeedResponse_ModeChanged:
 			s.feeder.setMode(m.ModeChanged.GetMode())
+		case *reprievev1.FeedResponse_NodeHealthChanged:
+			s.feeder.setNodeHealth(m.NodeHealthChanged.GetNodeHealth())
 		}
 		// What a later service may say besides is not for this version.
 	}

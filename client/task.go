@@ -52,11 +52,14 @@ func (r Result) message(token string) *reprievev1.EvictRequest {
 
 // Task is one order for a handler.
 type Task struct {
-	// Pod is the pod that must go, and how. Act on no other UID.
+	// Pod is the pod that must go, and how. Act on no other UID. Nil in an order for
+	// a node.
 	Pod *reprievev1.EvictPod
-	// EvictionID is the eviction's id, for logs and queries.
+	// Node is what a node must look like. Act on no other UID. Nil in an order for a pod.
+	Node *reprievev1.UpdateNode
+	// EvictionID is the eviction's id, for logs and queries; empty in an order for a node.
 	EvictionID string
-	// Attempt counts the orders of this eviction from 1.
+	// Attempt counts the orders of this eviction, or of this node, from 1.
 	Attempt uint32
 
 	token    string
@@ -78,6 +81,14 @@ type Task struct {
 	answer *reprievev1.EvictRequest // once answered
 	dead   bool                     // the service does not know the token any more
 	proves time.Time                // until when a reply to the oldest open question proves the stream fresh; zero without one
+}
+
+// cluster is the one of the task's pod or node.
+func (t *Task) cluster() string {
+	if t.Node != nil {
+		return t.Node.GetCluster()
+	}
+	return t.Pod.GetCluster()
 }
 
 // stage is where a task stands with its executor.
