@@ -172,7 +172,7 @@ func decideTaint(in *DecideInput, taint Taint) Step {
 	step.Toleration, step.Hidden = firstMatch(in, taint)
 	switch {
 	case step.Toleration >= 0:
-		step.Wait, step.Forever = tolerationWait(&in.Subject.Tolerations[step.Toleration])
+		step.Wait, step.Forever = TolerationWait(&in.Subject.Tolerations[step.Toleration])
 	case in.Policy.DisableDefaults:
 	case taint.Key == taintNotReady:
 		step.Default, step.Wait = true, in.Policy.DefaultNotReady
@@ -206,8 +206,9 @@ func firstMatch(in *DecideInput, taint Taint) (first int, hidden []int) {
 	return first, hidden
 }
 
-// tolerationWait reads tolerationSeconds as D5 says.
-func tolerationWait(t *corev1.Toleration) (wait time.Duration, forever bool) {
+// TolerationWait reads tolerationSeconds as D5 says: how long a taint is tolerated,
+// or that it is for ever.
+func TolerationWait(t *corev1.Toleration) (wait time.Duration, forever bool) {
 	switch s := t.TolerationSeconds; {
 	case s == nil, *s > maxTolerationSeconds:
 		return 0, true

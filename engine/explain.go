@@ -100,8 +100,8 @@ func (x *PodExplanation) warnings(conf *clusterConf) (w []string) {
 }
 
 func sameWait(a, b *corev1.Toleration) bool {
-	wa, fa := tolerationWait(a)
-	wb, fb := tolerationWait(b)
+	wa, fa := TolerationWait(a)
+	wb, fb := TolerationWait(b)
 	return fa == fb && wa == wb
 }
 
@@ -113,7 +113,7 @@ func describeToleration(t *corev1.Toleration) string {
 	if t.Operator != corev1.TolerationOpExists {
 		op = cmp.Or(string(t.Operator), "Equal") + " " + fmt.Sprintf("%q", t.Value)
 	}
-	if wait, forever := tolerationWait(t); !forever {
+	if wait, forever := TolerationWait(t); !forever {
 		seconds = "for " + wait.String()
 	}
 	return key + " " + op + " " + seconds

@@ -141,9 +141,9 @@ REPRIEVE_CERT, REPRIEVE_KEY and REPRIEVE_CLUSTER stand for the flags of those na
 			root.AddCommand(c)
 		}
 	}
-	add(groupQuery, newGet(a), newExplain(a), newHistory(a))
+	add(groupQuery, newGet(a), newExplain(a), newHistory(a), newAudit(a))
 	add(groupOperate, newPause(a), newResume(a), newEnforce(a), newShadow(a), newForget(a),
-		newPolicy(a), newBlast(a), newGrant(a), newRevoke(a), newRequest(a), newWithdraw(a))
+		newPolicy(a), newBlast(a), newGrant(a), newRevoke(a), newRequest(a), newWithdraw(a), newBackfill(a))
 	add(groupConnect, newAgent(a), newFeed(a), newExecute(a))
 	add(groupRehearse, newReplay(a), newSimulate(a))
 	add(groupOther, newStore(a), newVersion(a))

@@ -48,6 +48,15 @@ type hintError struct {
 func (e *hintError) Error() string { return e.err.Error() }
 func (e *hintError) Unwrap() error { return e.err }
 
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	err  error
+	code int
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
 // describe turns an error of a command into an exit code and one line for
 // people: `reprieve: what: why; hint`.
 func describe(command string, err error) (int, string) {
@@ -80,6 +89,10 @@ func classify(err error) (code int, why, hint string) {
 		return exitUsage, usage.text, hint
 	case isCobraUsage(err):
 		return exitUsage, err.Error(), "see --help"
+	}
+	var coded *exitError
+	if errors.As(err, &coded) {
+		return coded.code, err.Error(), hint
 	}
 	e, ok := client.FromError(err)
 	if !ok {
