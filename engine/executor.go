@@ -23,7 +23,8 @@ type deliveryRef struct {
 	session *ExecutorSession
 }
 
-// deliveries are the live tokens.
+// deliveries are the tokens that are live, or whose end is not on disk yet. The
+// shard knows which.
 type deliveries struct {
 	mu   sync.Mutex // guards live
 	live map[string]deliveryRef
@@ -265,7 +266,8 @@ func (s *ExecutorSession) recall(r RecallOrder) {
 }
 
 // Result takes an executor's answer and calls reply once: with true after it is
-// on disk, with false if the token is not live, which is no error.
+// on disk; with false, which is no error, if the token is not live and, if it
+// was, after its end is on disk. Replies to one token come in the order of its answers.
 func (s *ExecutorSession) Result(r Result, reply func(accepted bool)) {
 	m := &resultMsg{token: r.Token, result: r, reply: func(_ time.Duration, ok bool) { reply(ok) }}
 	s.send(m)
@@ -283,7 +285,7 @@ func (s *ExecutorSession) send(m *resultMsg) {
 		m.reply(0, false)
 		return
 	}
-	m.ev = ref.ev
+	m.ev, m.cluster = ref.ev, ref.cluster
 	ref.shard.inbox.put(shardMsg{result: m})
 }
 

@@ -22,7 +22,7 @@ func (g *Engine) RequestEviction(ctx context.Context, r EvictionRequest) (*Evict
 			return
 		}
 		e := p.ev
-		s.after(sc, func() { s.inbox.put(shardMsg{task: func(*shard) { rec = e.record(sc.name); done(nil) }}) })
+		s.after(sc.name, func() { s.inbox.put(shardMsg{task: func(*shard) { rec = e.record(sc.name); done(nil) }}) })
 	})
 	if err != nil {
 		return nil, err // The shard may yet write rec.
@@ -47,7 +47,7 @@ func (g *Engine) WithdrawEviction(ctx context.Context, name, requester, id strin
 			done(requestUnknown(name, requester, id))
 			return
 		}
-		s.after(sc, func() { done(nil) })
+		s.after(sc.name, func() { done(nil) })
 	})
 	if err != nil {
 		return nil, err // The shard may yet write rec.

@@ -8,13 +8,14 @@ import (
 
 // resultMsg is an executor's answer, or its request for more time, on its way to the shard.
 type resultMsg struct {
-	ev     *eviction
-	token  string
-	result Result
+	ev      *eviction
+	cluster string
+	token   string
+	result  Result
 	// extend asks for more time instead.
 	extend bool
 	// reply is called once, after what it says is on disk: with the time left
-	// for an extension, and with ok false if the token is not live.
+	// for an extension, and with ok false if the token is not live (any more).
 	reply func(left time.Duration, ok bool)
 }
 
@@ -23,9 +24,9 @@ func (s *shard) answered(m *resultMsg) {
 	e := m.ev
 	d := e.delivery()
 	if e.pod.ev != e || d == nil || d.Token != m.token || !e.handed() {
-		if m.reply != nil {
-			m.reply(0, false)
-		}
+		s.core.observer.UnknownToken()
+		// What ended the delivery may not be on disk yet, and if it never gets there the token is live again.
+		s.after(m.cluster, func() { m.reply(0, false) })
 		return
 	}
 	sc := e.sc()
@@ -34,15 +35,12 @@ func (s *shard) answered(m *resultMsg) {
 		return
 	}
 	failpoint.Hit(failpoint.ResultReceived)
-	s.resolve(sc, e, m.result)
-	if m.reply != nil {
-		s.after(sc, func() { m.reply(0, true) })
-	}
+	s.resolve(sc, e, m.result, func() { m.reply(0, true) })
 }
 
-// after calls f once everything the shard has changed so far is on disk.
-func (s *shard) after(sc *shardCluster, f func()) {
-	s.out = append(s.out, pending{change: Change{Cluster: sc.name}, then: f})
+// after calls f once everything the shard has changed of the cluster so far is on disk.
+func (s *shard) after(cluster string, f func()) {
+	s.out = append(s.out, pending{change: Change{Cluster: cluster}, then: f})
 }
 
 // extend gives a delivery more time, up to maxDelivery in all.
@@ -58,15 +56,27 @@ func (s *shard) extend(sc *shardCluster, e *eviction, reply func(time.Duration, 
 	e.rest.delivery = &d
 	s.put(sc, e)
 	left := d.Deadline.Sub(s.now)
-	s.after(sc, func() { reply(left, true) })
+	s.after(sc.name, func() { reply(left, true) })
 }
 
-// resolve ends a delivery with its outcome, as the table of outcomes says.
-// Every delivery comes here exactly once, or through undeliver.
-func (s *shard) resolve(sc *shardCluster, e *eviction, res Result) {
+// resolve ends a delivery with its outcome, and calls then, if set, when that is
+// on disk. Every delivery comes here exactly once, or through undeliver.
+func (s *shard) resolve(sc *shardCluster, e *eviction, res Result, then func()) {
+	token := e.rest.delivery.Token
+	s.conclude(sc, e, res)
+	// Not before: who asks for the token until then has to wait for the disk, in answered.
+	s.after(sc.name, func() {
+		if then != nil {
+			then()
+		}
+		s.core.deliveries.remove(token)
+	})
+}
+
+// conclude does what the table of outcomes says.
+func (s *shard) conclude(sc *shardCluster, e *eviction, res Result) {
 	m := e.rest
 	d := m.delivery
-	s.core.deliveries.remove(d.Token)
 	s.returnCredit(sc.dispatcher, m.link)
 	s.core.observer.Result(sc.name, res.Outcome, s.now.Sub(m.deliveredAt))
 	m.delivery, m.link = nil, nil
@@ -216,6 +226,6 @@ func (s *shard) dueAgain(sc *shardCluster, e *eviction) {
 // noAnswer ends a delivery whose stream ended and did not come back.
 func (s *shard) noAnswer(e *eviction, token string) {
 	if d := e.delivery(); e.pod.ev == e && d != nil && d.Token == token && e.handed() {
-		s.resolve(e.sc(), e, Result{Outcome: OutcomeNoAnswer, Message: "the executor's stream ended"})
+		s.resolve(e.sc(), e, Result{Outcome: OutcomeNoAnswer, Message: "the executor's stream ended"}, nil)
 	}
 }

@@ -289,7 +289,7 @@ func (s *shard) fire(e *eviction) {
 	case StateWaiting, StateDue:
 		s.gate(sc, e)
 	case StateDelivered, StateRecalling:
-		s.resolve(sc, e, Result{Outcome: OutcomeNoAnswer, Message: "no answer by the deadline"})
+		s.resolve(sc, e, Result{Outcome: OutcomeNoAnswer, Message: "no answer by the deadline"}, nil)
 	case StateConfirming:
 		sc.set(e, StateDue, HoldNone, time.Time{})
 		e.rest.confirmBy = time.Time{}

@@ -71,9 +71,6 @@ type order struct {
 	// answer is the outcome sent last; answers counts its sendings.
 	answer  reprievev1.Outcome
 	answers int
-	// copies is how often it was sent on this stream and not acknowledged. What is found to be no longer live is told
-	// at once and what is accepted when it is on disk, so the second may be acknowledged before the first.
-	copies int
 }
 
 // connect says hello with the tokens held, or forgets them, as an executor that was itself restarted would.
@@ -194,9 +191,7 @@ func (x *executor) answerLocked(o *order, fresh bool) {
 func (x *executor) sendLocked(o *order) {
 	o.answers++
 	_ = x.stream.Send(result(o.token, o.answer))
-	o.copies = 1
 	if x.habit.twice {
-		o.copies = 2
 		_ = x.stream.Send(result(o.token, o.answer))
 	}
 	if x.rng.IntN(10) > 0 && !x.habit.old {
@@ -222,9 +217,6 @@ func (x *executor) acknowledged(a *reprievev1.ResultAck) {
 		if accepted {
 			x.j.violation("I6: token %q was not live and its answer was accepted", a.GetToken())
 		}
-		return
-	}
-	if o.copies--; o.copies > 0 && !accepted {
 		return
 	}
 	delete(x.held, o.token)

@@ -97,7 +97,7 @@ const (
 	ResultAck_DISPOSITION_UNSPECIFIED ResultAck_Disposition = 0
 	// It is on disk.
 	ResultAck_DISPOSITION_ACCEPTED ResultAck_Disposition = 1
-	// The token is not live (any more): nothing was changed.
+	// The token is not live (any more), and what ended it is on disk: nothing was changed.
 	ResultAck_DISPOSITION_UNKNOWN ResultAck_Disposition = 2
 )
 
