@@ -68,3 +68,26 @@ func TestRecalledInAGapStaysOpen(t *testing.T) {
 		})
 	}
 }
+
+// TestReplacedNodeAfterAGap lists another node of a known name after a gap, with
+// a taint added in it. When the old node went is not known, so the taint counts
+// from its timeAdded, whether or not pods are known on the node (D9).
+func TestReplacedNodeAfterAGap(t *testing.T) {
+	ctx := t.Context()
+	d := newDriver(t, mem.New().Open)
+	seconds := int64(100)
+	list := func(n *mNode) {
+		must(t, d.Apply(ctx, cluster, upsertNode("n", n)))
+		must(t, d.Apply(ctx, cluster, upsertPod(&mPod{namespace: "default", name: "p", uid: "u", node: "n", bound: epoch,
+			tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}}})))
+		must(t, d.Synced(ctx, cluster))
+	}
+	list(&mNode{uid: "node-1", taints: []mTaint{{key: "x"}}})
+	must(t, d.Restart(ctx, 30*time.Second))
+	list(&mNode{uid: "node-2", taints: []mTaint{{key: "x", added: epoch.Add(20 * time.Second)}}})
+	page, err := d.Engine().List(ctx, engine.ListQuery{Limit: 10})
+	must(t, err)
+	if len(page.Evictions) != 1 || !page.Evictions[0].Due.Equal(epoch.Add(120*time.Second)) {
+		t.Fatalf("open: %+v, want one, due after 120s", page.Evictions)
+	}
+}

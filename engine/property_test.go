@@ -68,88 +68,61 @@ func checks(t *testing.T, n int, prop func(*rapid.T)) {
 	rapid.Check(t, prop)
 }
 
-// recorder is a store that remembers which deliveries it has made durable (I1).
-type recorder struct {
-	engine.Store
-	tokens *tokenSet
-}
-
-type tokenSet struct {
-	mu     sync.Mutex // guards what follows
-	seen   map[string]bool
-	before map[string]bool // orders that left before their delivery was seen
-}
-
-// left looks at an order at the moment it leaves.
-func (s *tokenSet) left(o replay.Order) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.seen[o.Token] {
-		s.before[o.Token] = true
-	}
-}
-
-func (s *tokenSet) early(token string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.before[token]
-}
-
-func (r recorder) Commit(ctx context.Context, b *engine.Batch) error {
-	err := r.Store.Commit(ctx, b)
-	r.tokens.mu.Lock()
-	defer r.tokens.mu.Unlock()
-	for i := range b.Changes {
-		if e := b.Changes[i].Eviction; b.Changes[i].Kind == engine.ChangePutEviction && e.Delivery != nil {
-			r.tokens.seen[e.Delivery.Token] = true
-		}
-	}
-	return err
-}
-
 // rig is one case: the engine on its driver, and the model beside it.
 type rig struct {
 	*rapid.T
 	ctx    context.Context
 	d      *replay.Driver
 	m      *model
-	tokens *tokenSet
+	store  *watchedStore
+	during *during // what happens during the commit that is held; nil while none is
 	uids   int
 	orders int // orders judged so far
-	// out are orders that nobody answers, by UID, with their deadlines.
-	out map[string]time.Time
+	ledger
+	restarted bool // since the last list
+	oldTokens []string
+	// lingers are pods, by name, that stay although they are reported gone.
+	lingers map[string]bool
+	// early says, by token, what was wrong with an order at the moment it left.
+	early map[string]string
+}
+
+// ledger is what the rig keeps of the pods' orders, by UID.
+type ledger struct {
+	// out are orders that nobody answers, with their deadlines and tokens.
+	out    map[string]time.Time
+	tokens map[string]string
 	// retryAt is when a pod may be sent again after a failed order, attempts how
 	// many of them failed, silent how many in a row had no answer.
 	retryAt          map[string]time.Time
 	attempts, silent map[string]int
-	outcomes         map[string]engine.Outcome
-	lingers          map[string]bool
 	// lingering are pods reported gone that the feed goes on showing; failed are
 	// those with an order that did not come about.
 	lingering map[string]engine.Outcome
 	failed    map[string]bool
-	restarted bool // since the last list
-	oldTokens []string
 }
 
+// runCase runs a case in a bubble, so that it can tell during a commit when the
+// shards have taken in what it did meanwhile.
 func runCase(rt *rapid.T, open engine.StoreOpener) {
-	tokens := &tokenSet{seen: map[string]bool{}, before: map[string]bool{}}
+	rapid.SyncTest(rt, func(rt *rapid.T) { runInBubble(rt, open) })
+}
+
+func runInBubble(rt *rapid.T, open engine.StoreOpener) {
 	ctx := context.Background()
-	d, err := replay.NewDriver(ctx, func(ctx context.Context) (engine.Store, error) {
-		s, err := open(ctx)
-		return recorder{s, tokens}, err
-	}, epoch, 3)
+	r := &rig{
+		T: rt, ctx: ctx, m: newModel(epoch), store: &watchedStore{saved: map[string]bool{}}, lingers: map[string]bool{}, early: map[string]string{},
+		ledger: ledger{
+			out: map[string]time.Time{}, tokens: map[string]string{}, retryAt: map[string]time.Time{},
+			attempts: map[string]int{}, silent: map[string]int{}, lingering: map[string]engine.Outcome{}, failed: map[string]bool{},
+		},
+	}
+	d, err := replay.NewDriver(ctx, r.store.opener(open), epoch, 3)
 	if err != nil {
 		rt.Fatal(err)
 	}
 	defer d.Close(ctx)
-	d.OnOrder = tokens.left
-	r := &rig{
-		T: rt, ctx: ctx, d: d, m: newModel(epoch), tokens: tokens, out: map[string]time.Time{},
-		retryAt: map[string]time.Time{}, attempts: map[string]int{}, silent: map[string]int{},
-		outcomes: map[string]engine.Outcome{}, lingers: map[string]bool{},
-		lingering: map[string]engine.Outcome{}, failed: map[string]bool{},
-	}
+	r.d, d.OnOrder = d, r.left
 	r.must(d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{UnlimitedRate: true}, Fields: engine.PolicyRate}))
 	for range rapid.IntRange(1, 3).Draw(rt, "nodes") {
 		r.addNode()
@@ -174,7 +147,7 @@ func (r *rig) must(err error) {
 
 // relist gives the service a whole list.
 func (r *rig) relist() {
-	for _, name := range slices.Sorted(maps.Keys(r.m.nodes)) {
+	for _, name := range r.nodeNames() {
 		r.must(r.d.Apply(r.ctx, cluster, upsertNode(name, r.m.nodes[name])))
 	}
 	for _, uid := range slices.Sorted(maps.Keys(r.m.pods)) {
@@ -203,11 +176,17 @@ var steps = []string{
 	"advance", "advance", "advance", "advance", "taint", "taint", "taint", "swap", "tolerations", "addPod", "replacePod",
 	"deletePod", "terminate", "finish", "deleteNode", "addNode", "replaceNode", "lose", "restart", "pause", "policy",
 	"request", "withdraw", "reprieve", "revoke", "outcome", "linger", "staleAnswer", "mode",
+	"during", "during", "during", "during",
 }
 
 func (r *rig) step() {
-	kind := rapid.SampledFrom(steps).Draw(r.T, "step")
+	r.act(rapid.SampledFrom(steps).Draw(r.T, "step"))
+}
+
+func (r *rig) act(kind string) {
 	switch kind {
+	case "during":
+		r.duringStep()
 	case "advance":
 		r.advance(rapid.SampledFrom([]int{0, 1, 4, 5, 10, 29, 31, 60, 61, 299, 300, 301}).Draw(r.T, "by"))
 	case "taint", "swap", "deleteNode", "addNode", "replaceNode":
@@ -215,11 +194,13 @@ func (r *rig) step() {
 	case "addPod", "replacePod", "deletePod", "terminate", "finish", "tolerations":
 		r.podStep(kind)
 	case "lose":
-		r.gap(func() { r.must(r.d.FeedLost(r.ctx, cluster)) })
+		r.lose()
 	case "restart":
 		r.restart()
 	case "outcome", "linger", "staleAnswer":
 		r.executorStep(kind)
+	case "attach":
+		r.attach()
 	default:
 		r.adminStep(kind)
 	}
@@ -234,8 +215,10 @@ func (r *rig) advance(seconds int) {
 	r.shadowed()
 }
 
+func (r *rig) nodeNames() []string { return slices.Sorted(maps.Keys(r.m.nodes)) }
+
 func (r *rig) pickNode() string {
-	names := slices.Sorted(maps.Keys(r.m.nodes))
+	names := r.nodeNames()
 	if len(names) == 0 {
 		return ""
 	}
@@ -318,8 +301,19 @@ func (r *rig) drawTaints() []mTaint {
 
 // show sends an event if the feed is live; while it is lost, the next list has it.
 func (r *rig) show(ev engine.Event) {
+	if !r.m.live {
+		return
+	}
+	r.must(r.d.Apply(r.ctx, cluster, ev))
+	if r.during != nil {
+		r.must(r.d.Send(r.ctx))
+	}
+}
+
+// see is the service's look at a node that was shown.
+func (r *rig) see(name string) {
 	if r.m.live {
-		r.must(r.d.Apply(r.ctx, cluster, ev))
+		r.m.see(name)
 	}
 }
 
@@ -327,7 +321,7 @@ func (r *rig) nodeStep(kind string) {
 	if kind == "addNode" {
 		name := r.addNode()
 		r.show(upsertNode(name, r.m.nodes[name]))
-		r.m.see(name)
+		r.see(name)
 		return
 	}
 	name := r.pickNode()
@@ -350,7 +344,7 @@ func (r *rig) nodeStep(kind string) {
 	case "deleteNode":
 		delete(r.m.nodes, name)
 		r.show(engine.Event{Type: engine.EventDelete, Node: &engine.Node{Name: name, UID: n.uid}})
-		r.m.see(name)
+		r.see(name)
 		r.dropRequests(name)
 		return
 	case "replaceNode":
@@ -360,7 +354,7 @@ func (r *rig) nodeStep(kind string) {
 		r.dropRequests(name)
 	}
 	r.show(upsertNode(name, n))
-	r.m.see(name)
+	r.see(name)
 }
 
 // dropRequests: what was open on a node that is gone is closed, requests with it (D15).
@@ -434,31 +428,32 @@ func (r *rig) gap(lose func()) {
 	r.m.live, r.m.lastLive = false, r.m.now
 	lose()
 	r.judge()
-	for range rapid.IntRange(0, 2).Draw(r.T, "unseen") {
-		switch rapid.SampledFrom([]string{"advance", "taint", "deletePod", "addPod", "swap", "deleteNode", "addNode"}).Draw(r.T, "unseen step") {
-		case "advance":
-			r.advance(rapid.SampledFrom([]int{1, 20, 100}).Draw(r.T, "by"))
-		case "taint":
-			r.unseenNode("taint")
-		case "swap":
-			r.unseenNode("swap")
-		case "deleteNode":
-			r.unseenNode("deleteNode")
-		case "addNode":
-			r.addNode()
-		case "deletePod":
-			r.podStep("deletePod")
-		case "addPod":
-			r.podStep("addPod")
-		}
-	}
+	r.unseen()
 	r.relist()
 }
 
-func (r *rig) unseenNode(kind string) {
-	known := maps.Clone(r.m.known)
-	r.nodeStep(kind)
-	r.m.known = known
+// lose takes the feed away. During a commit the list comes after it.
+func (r *rig) lose() {
+	if r.during == nil {
+		r.gap(func() { r.must(r.d.FeedLost(r.ctx, cluster)) })
+		return
+	}
+	if r.m.live {
+		r.m.live, r.m.lastLive = false, r.m.now
+		r.must(r.d.DropFeed(r.ctx, cluster))
+	}
+}
+
+// unseen lets the cluster change while there is no feed.
+func (r *rig) unseen() {
+	for range rapid.IntRange(0, 2).Draw(r.T, "unseen") {
+		switch kind := rapid.SampledFrom([]string{"advance", "taint", "deletePod", "addPod", "swap", "deleteNode", "addNode"}).Draw(r.T, "unseen step"); kind {
+		case "advance":
+			r.advance(rapid.SampledFrom([]int{1, 20, 100}).Draw(r.T, "by"))
+		default:
+			r.act(kind)
+		}
+	}
 }
 
 func (r *rig) restart() {
@@ -495,7 +490,6 @@ func (r *rig) executorStep(kind string) {
 			engine.OutcomeEvicted, engine.OutcomeGone, engine.OutcomeDenied, engine.OutcomeFailed, engine.OutcomeStale,
 			engine.OutcomeBlocked, engine.OutcomeNoAnswer,
 		}).Draw(r.T, "outcome")
-		r.outcomes[name] = o
 		r.d.SetOutcome(cluster, "default", name, o)
 	case "linger":
 		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r.T, "lingers")
@@ -520,21 +514,23 @@ func (r *rig) executorStep(kind string) {
 func (r *rig) adminStep(kind string) {
 	switch kind {
 	case "pause":
-		r.flush()
-		if r.m.paused {
-			r.must(r.d.Resume(r.ctx, cluster))
-		} else {
-			r.must(r.d.Pause(r.ctx, cluster))
-		}
-		r.m.paused = !r.m.paused
+		paused := r.m.paused
+		r.call(func(eng *engine.Engine) (err error) {
+			if paused {
+				_, err = eng.Resume(r.ctx, engine.PauseScope{Cluster: cluster}, false)
+			} else {
+				_, err = eng.Pause(r.ctx, cluster, engine.Pause{Reason: "test"})
+			}
+			return err
+		}, r.must)
+		r.m.paused = !paused
 	case "mode":
-		r.flush()
 		r.m.shadow = !r.m.shadow
 		mode := engine.ModeEnforce
 		if r.m.shadow {
 			mode = engine.ModeShadow
 		}
-		r.must(r.d.SetPolicy(r.ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{Mode: mode}, Fields: engine.PolicyMode}))
+		r.setPolicy(engine.PolicyPatch{Policy: engine.Policy{Mode: mode}, Fields: engine.PolicyMode})
 	case "policy":
 		r.policyStep()
 	case "request", "withdraw":
@@ -544,8 +540,14 @@ func (r *rig) adminStep(kind string) {
 	}
 }
 
+func (r *rig) setPolicy(p engine.PolicyPatch) {
+	r.call(func(eng *engine.Engine) error {
+		_, err := eng.SetPolicy(r.ctx, cluster, engine.PolicyUpdate{Patch: p})
+		return err
+	}, r.must)
+}
+
 func (r *rig) policyStep() {
-	r.flush()
 	var p engine.PolicyPatch
 	switch rapid.IntRange(0, 3).Draw(r.T, "policy field") {
 	case 0:
@@ -569,7 +571,7 @@ func (r *rig) policyStep() {
 			}
 		}
 	}
-	r.must(r.d.SetPolicy(r.ctx, cluster, p))
+	r.setPolicy(p)
 }
 
 func (r *rig) requestStep(kind string) {
@@ -577,30 +579,39 @@ func (r *rig) requestStep(kind string) {
 	if p == nil || !r.m.live {
 		return
 	}
-	r.flush()
 	id := rapid.SampledFrom([]string{"r1", "r2"}).Draw(r.T, "request id")
+	_, had := p.requests[id]
 	if kind == "withdraw" {
-		_, had := p.requests[id]
-		_, err := r.d.Engine().WithdrawEviction(r.ctx, cluster, "backend", p.uid+id)
 		_, lingers := r.lingering[p.uid]
-		if had != (err == nil) && !lingers && r.out[p.uid].IsZero() {
-			r.Fatalf("withdrawing %s of %s: request there: %t, error: %v", id, p.uid, had, err)
-		}
+		unsure := lingers || !r.out[p.uid].IsZero()
+		r.call(func(eng *engine.Engine) error {
+			_, err := eng.WithdrawEviction(r.ctx, cluster, "backend", p.uid+id)
+			return err
+		}, func(err error) {
+			if had != (err == nil) && !unsure {
+				r.Fatalf("withdrawing %s of %s: request there: %t, error: %v", id, p.uid, had, err)
+			}
+		})
 		delete(p.requests, id)
 		return
 	}
-	if _, had := p.requests[id]; had {
+	if had {
 		return
 	}
 	in := time.Duration(rapid.SampledFrom([]int{-10, 0, 20, 100}).Draw(r.T, "not before")) * time.Second
-	_, err := r.d.Engine().RequestEviction(r.ctx, engine.EvictionRequest{
+	req := engine.EvictionRequest{
 		Cluster: cluster, ID: p.uid + id, Requester: "backend", Pod: engine.PodRef{UID: p.uid}, NotBefore: r.m.now.Add(in),
-	})
-	subject := p.node != "" && r.m.known[p.node] != nil && !p.terminating && !p.finished && !p.mirror
-	if subject != (err == nil) {
-		r.Fatalf("requesting the eviction of %s: subject: %t, error: %v", p.uid, subject, err)
 	}
-	if err == nil {
+	subject := p.node != "" && r.m.known[p.node] != nil && !p.terminating && !p.finished && !p.mirror
+	r.call(func(eng *engine.Engine) error {
+		_, err := eng.RequestEviction(r.ctx, req)
+		return err
+	}, func(err error) {
+		if subject != (err == nil) {
+			r.Fatalf("requesting the eviction of %s: subject: %t, error: %v", p.uid, subject, err)
+		}
+	})
+	if subject {
 		p.requests[id] = r.m.now.Add(max(in, 0))
 	}
 }
@@ -610,18 +621,23 @@ func (r *rig) reprieveStep(kind string) {
 	if p == nil || !r.m.live {
 		return
 	}
-	r.flush()
 	if kind == "revoke" {
-		err := r.d.Engine().RevokeReprieve(r.ctx, cluster, engine.PodRef{UID: p.uid})
-		if had := r.m.reprieves[p.uid].After(r.m.now); had && err != nil && !p.terminating && !p.finished {
-			r.Fatalf("revoking the reprieve of %s: there: %t, error: %v", p.uid, had, err)
-		}
+		had := r.m.reprieves[p.uid].After(r.m.now) && !p.terminating && !p.finished
+		r.call(func(eng *engine.Engine) error {
+			return eng.RevokeReprieve(r.ctx, cluster, engine.PodRef{UID: p.uid})
+		}, func(err error) {
+			if had && err != nil {
+				r.Fatalf("revoking the reprieve of %s: %v", p.uid, err)
+			}
+		})
 		delete(r.m.reprieves, p.uid)
 		return
 	}
 	until := r.m.now.Add(time.Duration(rapid.SampledFrom([]int{1, 30, 500}).Draw(r.T, "reprieve for")) * time.Second)
-	_, err := r.d.Engine().GrantReprieve(r.ctx, cluster, engine.PodRef{UID: p.uid}, engine.ReprieveRecord{Until: until, Reason: "test"})
-	r.must(err)
+	r.call(func(eng *engine.Engine) error {
+		_, err := eng.GrantReprieve(r.ctx, cluster, engine.PodRef{UID: p.uid}, engine.ReprieveRecord{Until: until, Reason: "test"})
+		return err
+	}, r.must)
 	r.m.reprieves[p.uid] = until
 }
 
@@ -657,8 +673,8 @@ func (r *rig) judge() {
 }
 
 func (r *rig) judgeOrder(o *replay.Order) {
-	if r.tokens.early(o.Token) {
-		r.Fatalf("I1: order of %s at %s left before its delivery was on disk", o.UID, o.At)
+	if why := r.early[o.Token]; why != "" {
+		r.Fatalf("order of %s at %s, at the moment it left: %s", o.UID, o.At, why)
 	}
 	if why := r.m.maySend(o.UID); why != "" {
 		r.Fatalf("order of %s at %s: %s", o.UID, o.At, why)
@@ -679,7 +695,6 @@ func (r *rig) judgeOrder(o *replay.Order) {
 }
 
 func (r *rig) answered(o *replay.Order) {
-	back := func(n int) time.Duration { return min(time.Second<<min(n-1, 20), 5*time.Minute) }
 	uid := o.UID
 	switch o.Outcome {
 	case engine.OutcomeEvicted, engine.OutcomeGone:
@@ -690,13 +705,7 @@ func (r *rig) answered(o *replay.Order) {
 		r.lingering[uid] = o.Outcome
 		r.retryAt[uid] = r.m.now.Add(60 * time.Second)
 	case engine.OutcomeNoAnswer:
-		r.silent[uid]++
-		r.attempts[uid]++
-		r.out[uid] = r.m.now.Add(30 * time.Second)
-		r.retryAt[uid] = r.out[uid]
-		if n := r.silent[uid]; n > 1 {
-			r.retryAt[uid] = r.retryAt[uid].Add(back(n - 1))
-		}
+		r.unanswered(uid, o.Token)
 		r.oldTokens = r.oldTokens[:len(r.oldTokens)-1]
 	case engine.OutcomeStale:
 		r.retryAt[uid] = r.m.now.Add(5 * time.Second)
@@ -711,6 +720,20 @@ func (r *rig) answered(o *replay.Order) {
 		delete(r.silent, uid)
 	}
 }
+
+// unanswered notes an order that nobody will answer.
+func (r *rig) unanswered(uid, token string) {
+	r.silent[uid]++
+	r.attempts[uid]++
+	r.out[uid], r.tokens[uid] = r.m.now.Add(30*time.Second), token
+	r.retryAt[uid] = r.out[uid]
+	if n := r.silent[uid]; n > 1 {
+		r.retryAt[uid] = r.retryAt[uid].Add(back(n - 1))
+	}
+}
+
+// back is the wait after the n-th attempt.
+func back(n int) time.Duration { return min(time.Second<<min(n-1, 20), 5*time.Minute) }
 
 // check compares what is open with what should be, once everything of the
 // instant is in. It fires no timer.

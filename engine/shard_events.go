@@ -92,8 +92,11 @@ func (s *shard) applyNode(sc *shardCluster, ev *nodeOp, at time.Time) *node {
 	}
 	n := sc.nodeNamed(ev.Node.Name)
 	if n.known && n.uid != ev.Node.UID {
+		// That the old one is gone is seen now; since when the new one is there is not.
+		seenAt := n.seenAt
 		s.nodeGone(sc, n, at)
 		n = sc.nodeNamed(ev.Node.Name)
+		n.seenAt = seenAt
 	}
 	look := sighting{at: at, lastSeen: at, live: sc.conf.live}
 	if !sc.conf.live {

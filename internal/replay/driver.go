@@ -357,6 +357,14 @@ func (feedSink) Ended(error)      {}
 
 // flush sends what was collected and waits for it to have its effect.
 func (d *Driver) flush(ctx context.Context) error {
+	if err := d.Send(ctx); err != nil {
+		return err
+	}
+	return d.settle(ctx)
+}
+
+// Send gives the engine what was collected and waits for nothing.
+func (d *Driver) Send(ctx context.Context) error {
 	for _, name := range slices.Sorted(maps.Keys(d.feeds)) {
 		f := d.feeds[name]
 		if len(f.batch) == 0 {
@@ -369,7 +377,7 @@ func (d *Driver) flush(ctx context.Context) error {
 			return fmt.Errorf("cluster %s: %w", name, err)
 		}
 	}
-	return d.settle(ctx)
+	return nil
 }
 
 // Synced ends a cluster's list.
@@ -412,6 +420,14 @@ func (d *Driver) FeedLost(ctx context.Context, cluster string) error {
 	if err := d.flush(ctx); err != nil {
 		return err
 	}
+	if err := d.DropFeed(ctx, cluster); err != nil {
+		return err
+	}
+	return d.settle(ctx)
+}
+
+// DropFeed ends a cluster's feed, alive until now, and waits for nothing.
+func (d *Driver) DropFeed(ctx context.Context, cluster string) error {
 	f := d.feeds[cluster]
 	if f == nil || f.session == nil {
 		return fmt.Errorf("cluster %q has no feed that could be lost", cluster)
@@ -419,12 +435,9 @@ func (d *Driver) FeedLost(ctx context.Context, cluster string) error {
 	if err := f.heartbeat(ctx); err != nil {
 		return err
 	}
-	if err := d.settle(ctx); err != nil {
-		return err
-	}
 	f.session.Close()
 	d.feeds[cluster] = &feed{}
-	return d.settle(ctx)
+	return nil
 }
 
 // Restart stops the engine and starts it again on the same store, down later.
@@ -440,6 +453,12 @@ func (d *Driver) Restart(ctx context.Context, down time.Duration) error {
 	if err := d.settle(ctx); err != nil {
 		return err
 	}
+	return d.Reboot(ctx, down)
+}
+
+// Reboot replaces the engine, down later, by another on the same store. What was
+// under way, and not on disk, is lost.
+func (d *Driver) Reboot(ctx context.Context, down time.Duration) error {
 	d.eng.Stop(ctx)
 	d.clock.Set(d.clock.Now().Add(down))
 	return d.boot(ctx)
