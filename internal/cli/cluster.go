@@ -69,6 +69,10 @@ func (a *app) printCluster(c *reprievev1.Cluster) {
 		}
 	}
 	s.block("Ignored", lines...)
+	if h := c.GetNodeHealth(); h != nil {
+		s.row("Node health", word(h.GetMode(), "NODE_HEALTH_MODE_"))
+		s.block("Zones and node health", clusterHealthLines(h, now)...)
+	}
 	s.block("Warnings", c.GetWarnings()...)
 	s.block("Policy", policyLines(c.GetPolicy(), nil)...)
 }

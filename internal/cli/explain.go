@@ -40,9 +40,11 @@ func (a *app) podRef(args []string, uid string) (*reprievev1.PodRef, error) {
 func newExplain(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
-		Short: "Explain why a pod leaves or stays, and when",
-		RunE:  func(*cobra.Command, []string) error { return usagef("say what: explain pod NAMESPACE/NAME") },
-		Args:  cobra.NoArgs,
+		Short: "Explain why a pod leaves or stays, or a node has its taints, and when",
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("say what: explain pod NAMESPACE/NAME or explain node NAME")
+		},
+		Args: cobra.NoArgs,
 	}
 	var uid string
 	pod := &cobra.Command{
@@ -77,7 +79,7 @@ pod's owner should know; and what would change the decision.`,
 		},
 	}
 	pod.Flags().StringVar(&uid, "uid", "", "the pod's UID")
-	cmd.AddCommand(pod)
+	cmd.AddCommand(pod, newExplainNode(a))
 	return cmd
 }
 

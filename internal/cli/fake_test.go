@@ -45,18 +45,20 @@ type fakeService struct {
 	trips     []*reprievev1.BlastRadiusTrip
 	reprieves []*reprievev1.Reprieve
 	explain   *reprievev1.ExplainPodResponse
-	shadow    *reprievev1.ShadowReport
-	changes   []*reprievev1.WatchEvictionsResponse
-	live      bool // a watch stays after its changes
-	unseen    bool // looking at clusters is not allowed
-	policy    *reprievev1.ClusterPolicy
-	impact    uint64
-	warnings  []string
-	err       error
-	asked     []any
-	backup    []*reprievev1.BackupStoreResponse
-	evict     func(grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error
-	feed      func(grpc.BidiStreamingServer[reprievev1.FeedRequest, reprievev1.FeedResponse]) error
+
+	explainNode *reprievev1.ExplainNodeResponse
+	shadow      *reprievev1.ShadowReport
+	changes     []*reprievev1.WatchEvictionsResponse
+	live        bool // a watch stays after its changes
+	unseen      bool // looking at clusters is not allowed
+	policy      *reprievev1.ClusterPolicy
+	impact      uint64
+	warnings    []string
+	err         error
+	asked       []any
+	backup      []*reprievev1.BackupStoreResponse
+	evict       func(grpc.BidiStreamingServer[reprievev1.EvictRequest, reprievev1.EvictResponse]) error
+	feed        func(grpc.BidiStreamingServer[reprievev1.FeedRequest, reprievev1.FeedResponse]) error
 }
 
 // harness is a CLI before a fake service.

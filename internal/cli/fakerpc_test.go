@@ -88,6 +88,10 @@ func (f *fakeService) ExplainPod(_ context.Context, r *reprievev1.ExplainPodRequ
 	return f.explain, f.ask(r)
 }
 
+func (f *fakeService) ExplainNode(_ context.Context, r *reprievev1.ExplainNodeRequest) (*reprievev1.ExplainNodeResponse, error) {
+	return f.explainNode, f.ask(r)
+}
+
 func (f *fakeService) GetShadowReport(_ context.Context, r *reprievev1.GetShadowReportRequest) (*reprievev1.GetShadowReportResponse, error) {
 	return &reprievev1.GetShadowReportResponse{Report: f.shadow}, f.ask(r)
 }

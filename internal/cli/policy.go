@@ -54,6 +54,7 @@ func newPolicyGet(a *app) *cobra.Command {
 type policySetFlags struct {
 	unset      []string
 	file, etag string
+	force      bool
 	act        policyAct
 }
 
@@ -72,9 +73,15 @@ default_unreachable_toleration (durations), disable_default_tolerations (true, f
 rate (ORDERS_A_SECOND/BURST), unlimited_rate, method (delete, evict, evict_then_delete),
 budget_wait (duration), ignored_taint_keys and excluded_namespaces (lists: a,b,c),
 comparison_operators, blast_radius (MAX_NODE_SHARE/WINDOW/MIN_NODES),
-disable_blast_radius. Durations are written 90s, 5m or 1h30m.`,
+disable_blast_radius, node_health (off, observe, enforce), node_health_figures
+(FIGURE=VALUE,...; figures left out have their defaults). Durations are written 90s, 5m or
+1h30m.
+
+node_health=enforce is refused while another node lifecycle controller is seen at work in
+the cluster: switch that off first, or give --force.`,
 		Example: `  reprieve policy set prod default_not_ready_toleration=10m rate=20/50
   reprieve policy set prod ignored_taint_keys=example.com/drain,example.com/spot
+  reprieve policy set prod node_health=observe node_health_figures=grace_period=40s
   reprieve policy set prod --unset rate
   reprieve policy set prod -f policy.yaml --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,6 +104,7 @@ disable_blast_radius. Durations are written 90s, 5m or 1h30m.`,
 	fl.StringSliceVar(&f.unset, "unset", nil, "give these fields back to the configuration")
 	fl.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with the fields, as policy get -o yaml shows under stored; - is the input")
 	fl.StringVar(&f.etag, "etag", "", "only if the policy still has this etag, as policy get shows it")
+	fl.BoolVar(&f.force, "force", false, "node_health=enforce beside another controller that is seen at work: two writers of the same taints")
 	fl.BoolVar(&f.act.dryRun, "dry-run", false, "only tell the impact")
 	addYes(cmd, &f.act.yes)
 	addNewCluster(cmd, &f.act.prepare)
@@ -105,7 +113,7 @@ disable_blast_radius. Durations are written 90s, 5m or 1h30m.`,
 
 // policyRequest is what a file, FIELD=VALUE arguments and --unset ask for together.
 func (a *app) policyRequest(ctx context.Context, cluster string, args []string, f policySetFlags) (*reprievev1.SetPolicyRequest, error) {
-	req := &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: &reprievev1.ClusterPolicy{}, UpdateMask: &fieldmaskpb.FieldMask{}, Etag: f.etag}
+	req := &reprievev1.SetPolicyRequest{Cluster: cluster, Policy: &reprievev1.ClusterPolicy{}, UpdateMask: &fieldmaskpb.FieldMask{}, Etag: f.etag, Force: f.force}
 	if f.file != "" {
 		if err := a.policyFromFile(ctx, req, f.file); err != nil {
 			return nil, err

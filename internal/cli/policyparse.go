@@ -92,6 +92,8 @@ func assign(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor, value 
 		m.Set(fd, protoreflect.ValueOfMessage(durationpb.New(d).ProtoReflect()))
 	case fd.Name() == "blast_radius":
 		return assignBlastRadius(p, value)
+	case fd.Name() == "node_health_figures":
+		return assignFigures(p, value)
 	default:
 		return assignRate(p, value)
 	}
@@ -116,6 +118,63 @@ func assignBlastRadius(p *reprievev1.ClusterPolicy, value string) error {
 }
 
 var errBlastRadius = errors.New("write MAX_NODE_SHARE/WINDOW/MIN_NODES, such as 0.2/60s/10")
+
+// assignFigures reads FIGURE=VALUE,FIGURE=VALUE: figures that are left out have
+// their defaults.
+func assignFigures(p *reprievev1.ClusterPolicy, value string) error {
+	figures := &reprievev1.NodeHealthFigures{}
+	m := figures.ProtoReflect()
+	for item := range strings.SplitSeq(value, ",") {
+		name, text, _ := strings.Cut(strings.TrimSpace(item), "=")
+		fd := m.Descriptor().Fields().ByName(protoreflect.Name(name))
+		if fd == nil {
+			var names []string
+			for i := range m.Descriptor().Fields().Len() {
+				names = append(names, string(m.Descriptor().Fields().Get(i).Name()))
+			}
+			return fmt.Errorf("write FIGURE=VALUE,..., such as grace_period=40s,taint_rate=0.2; %q is none of %s", name, strings.Join(names, ", "))
+		}
+		if m.Has(fd) {
+			return fmt.Errorf("%s is there twice", name)
+		}
+		v, err := figureValue(fd, text)
+		if err != nil {
+			return fmt.Errorf("%s=%s: %w", name, text, err)
+		}
+		m.Set(fd, v)
+	}
+	p.NodeHealthFigures = figures
+	return nil
+}
+
+func figureValue(fd protoreflect.FieldDescriptor, text string) (protoreflect.Value, error) {
+	switch fd.Kind() {
+	case protoreflect.BoolKind:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return protoreflect.Value{}, errors.New("write true or false")
+		}
+		return protoreflect.ValueOfBool(b), nil
+	case protoreflect.DoubleKind:
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return protoreflect.Value{}, errors.New("write a number such as 0.1")
+		}
+		return protoreflect.ValueOfFloat64(f), nil
+	case protoreflect.Uint32Kind:
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			return protoreflect.Value{}, errors.New("write a whole number")
+		}
+		return protoreflect.ValueOfUint32(uint32(n)), nil
+	default:
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return protoreflect.Value{}, errors.New("write a duration such as 50s")
+		}
+		return protoreflect.ValueOfMessage(durationpb.New(d).ProtoReflect()), nil
+	}
+}
 
 // assignRate reads ORDERS_A_SECOND/BURST.
 func assignRate(p *reprievev1.ClusterPolicy, value string) error {

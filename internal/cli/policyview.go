@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -43,6 +44,8 @@ func policyValue(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor) s
 	case fd.Name() == "blast_radius":
 		b := p.GetBlastRadius()
 		return fmt.Sprintf("%g/%s/%d", b.GetMaxNodeShare(), b.GetWindow().AsDuration(), b.GetMinNodes())
+	case fd.Name() == "node_health_figures":
+		return figuresValue(p.GetNodeHealthFigures())
 	case fd.IsList():
 		var items []string
 		list := p.ProtoReflect().Get(fd).List()
@@ -60,6 +63,27 @@ func policyValue(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor) s
 		return "?"
 	}
 	return strings.Trim(string(m[string(fd.Name())]), `"`)
+}
+
+// figuresValue writes the figures that are there, as `policy set` takes them.
+func figuresValue(f *reprievev1.NodeHealthFigures) string {
+	var items []string
+	m := f.ProtoReflect()
+	for i := range m.Descriptor().Fields().Len() {
+		fd := m.Descriptor().Fields().Get(i)
+		if !m.Has(fd) {
+			continue
+		}
+		value := m.Get(fd).Interface()
+		if d, ok := value.(protoreflect.Message); ok {
+			value = d.Interface()
+		}
+		if d, ok := value.(*durationpb.Duration); ok {
+			value = d.AsDuration()
+		}
+		items = append(items, fmt.Sprintf("%s=%v", fd.Name(), value))
+	}
+	return strings.Join(items, ",")
 }
 
 func enumShort(fd protoreflect.FieldDescriptor, p *reprievev1.ClusterPolicy) string {

@@ -123,6 +123,11 @@ func clusterNotes(c *reprievev1.Cluster) string {
 
 // nodeTable has one row a taint, the node's name on each so that rows can be picked by grep.
 func nodeTable(list []*reprievev1.NodeView, now time.Time) *table {
+	for _, n := range list {
+		if n.GetHealth() != nil {
+			return healthTable(list, now)
+		}
+	}
 	t := &table{columns: []column{{"NODE", 12}, {"TAINT (NoExecute)", 20}, {"STARTED", 0}, {"PODS", 0}, {"LEAVING", 0}}}
 	for _, n := range list {
 		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)

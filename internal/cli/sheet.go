@@ -17,6 +17,17 @@ func (s *sheet) row(label, value string) {
 	fmt.Fprintf(s.out, "%-13s%s\n", label+":", strings.TrimSpace(cleanText(value)))
 }
 
+// text is a row whose value goes on below where it does not fit the width.
+func (s *sheet) text(label, value string) {
+	for i, part := range wrap(cleanText(value), tableWidth-13) {
+		if i > 0 {
+			fmt.Fprintf(s.out, "%-13s%s\n", "", part)
+			continue
+		}
+		s.row(label, part)
+	}
+}
+
 // block prints a heading and indented lines; nothing if there are none. What does
 // not fit the width goes on below.
 func (s *sheet) block(heading string, lines ...string) {
