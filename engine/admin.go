@@ -407,6 +407,7 @@ func (s *shard) forget(name string) {
 		return
 	}
 	delete(s.clusters, name)
+	s.waits.remove(sc)
 	drop := func(e *eviction) {
 		s.heap.disarm(e)
 		if d := e.delivery(); d != nil {

@@ -356,7 +356,7 @@ func (n *nodeState) has(key string, mark GuardMark) bool {
 // when: something else may make the pod leave later.
 func (c *clusterConf) blastHold(e *eviction, now time.Time) (held bool, until time.Time) {
 	n := e.pod.node
-	if len(n.guards) == 0 || c.policy.DisableBlastRadius || e.cause.Kind != CauseTaint || !n.has(e.cause.Taint.Key, GuardHeld) {
+	if len(n.guards) == 0 || c.policy.DisableBlastRadius || e.cause().Kind != CauseTaint || !n.has(e.cause().Taint.Key, GuardHeld) {
 		return false, time.Time{}
 	}
 	d := Decide(DecideInput{NodeKnown: n.known, Taints: n.force, Guards: n.guards, Policy: &c.policy, Subject: e.pod.subject()})
@@ -436,14 +436,14 @@ func (cl *cluster) countHeld(trips []BlastTrip, done func()) error {
 
 func (s *shard) countHeld(sc *shardCluster, trips []BlastTrip, counts []int) {
 	for e := range sc.active {
-		if e.state != StateDue || e.cause.Kind != CauseTaint {
+		if e.state != StateDue || e.cause().Kind != CauseTaint {
 			continue
 		}
 		if hold, _ := s.held(sc, e); hold != HoldBlastRadius {
 			continue
 		}
 		for i := range trips {
-			if trips[i].Key == e.cause.Taint.Key {
+			if trips[i].Key == e.cause().Taint.Key {
 				counts[i]++
 			}
 		}
@@ -524,8 +524,8 @@ func (s *shard) countBlast(sc *shardCluster, trips []BlastTrip, reject bool) (n 
 	}
 	for _, node := range sc.nodes {
 		for _, p := range node.pods {
-			if p.ev != nil && p.ev.state != StateConfirming && p.ev.cause.Kind == CauseTaint &&
-				slices.ContainsFunc(trips, func(t BlastTrip) bool { return t.Key == p.ev.cause.Taint.Key }) {
+			if p.ev != nil && p.ev.state != StateConfirming && p.ev.cause().Kind == CauseTaint &&
+				slices.ContainsFunc(trips, func(t BlastTrip) bool { return t.Key == p.ev.cause().Taint.Key }) {
 				n++
 			}
 		}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,7 +129,6 @@ func newCluster(c *core, l LoadedCluster) *cluster {
 	cl.dispatcher = newDispatcher(c, cl.name, &cl.conf.policy)
 	cl.silence = c.clock.NewTimer(cl.checkSilence)
 	cl.expiry = c.clock.NewTimer(cl.expire)
-	c.committer.lastSeq[cl.name] = l.LastSeq
 	return cl
 }
 
@@ -265,11 +265,11 @@ func (s *shard) regateDue(sc *shardCluster, e *eviction) {
 // synced, so that the dispatcher has all of it before it grants the first permit (I8).
 func (s *shard) releaseOverdue(sc *shardCluster) {
 	var overdue []*eviction
-	sc.index.Ascend(func(e *eviction) bool {
-		if e.state == StateWaiting && e.place != 0 && !e.due.After(s.now) {
+	sc.index.ascend(time.Time{}, 0, func(e *eviction) bool {
+		if e.state == StateWaiting && e.pending == 0 && !e.due().After(s.now) {
 			overdue = append(overdue, e)
 		}
-		return !e.due.After(s.now)
+		return !e.due().After(s.now)
 	})
 	for _, e := range overdue {
 		s.heap.disarm(e)
@@ -281,10 +281,7 @@ func (s *shard) releaseOverdue(sc *shardCluster) {
 // barrier does to them does not depend on a map's order.
 func (sc *shardCluster) activeInOrder() []*eviction {
 	return slices.SortedFunc(maps.Keys(sc.active), func(a, b *eviction) int {
-		if c := a.due.Compare(b.due); c != 0 {
-			return c
-		}
-		return int(a.seq()) - int(b.seq())
+		return cmp.Or(a.due().Compare(b.due()), cmp.Compare(a.seq(), b.seq()))
 	})
 }
 

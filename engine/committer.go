@@ -17,16 +17,28 @@ const (
 	pruneLimit = 5000
 )
 
-// pending is a change on its way to the disk.
+// pending is a change on its way to the disk. A kind of zero changes nothing.
 type pending struct {
-	change Change
-	// shard and ev are told after the commit, if set.
-	shard *shard
-	ev    *eviction
-	// then is called after the commit, by the committer; it must not block.
-	then func()
+	kind    ChangeKind
+	cluster string
+	// version is set for a change of an eviction, other for any other change.
+	version      *Version
+	dropReprieve bool
 	// prune asks for history to be brought back within its quotas.
 	prune bool
+	other *Change
+	// ev, if set, is the eviction whose shard is told after the commit.
+	ev *eviction
+	// then is called after the commit, by the committer; it must not block.
+	then func()
+}
+
+// change is the pending change as a store takes it.
+func (p *pending) change() Change {
+	if p.other != nil {
+		return *p.other
+	}
+	return Change{Kind: p.kind, Cluster: p.cluster, Eviction: p.version, DropReprieve: p.dropReprieve}
 }
 
 // committer makes changes durable: one goroutine, which groups the changes of
@@ -42,17 +54,23 @@ type committer struct {
 	waiting  int
 	turn     int
 	revision uint64
-	lastSeq  map[string]uint64
+	items    []pending     // room for a batch
+	changes  []Change      // the same
+	acks     [][]*eviction // what each shard is told of a batch
 	prune    bool
 	// firstGood and lastGood are the first and the last time that changes reached
 	// the disk; read by the engine when the goroutine has ended.
 	firstGood, lastGood time.Time
 }
 
-type commitQueue struct{ items []pending }
+// commitQueue has one cluster's changes, and the sequence that it gave last.
+type commitQueue struct {
+	items   []pending
+	lastSeq uint64
+}
 
 func newCommitter(c *core) *committer {
-	return &committer{core: c, inbox: newMailbox[pending](&c.activity), queues: map[string]*commitQueue{}, lastSeq: map[string]uint64{}}
+	return &committer{core: c, inbox: newMailbox[pending](&c.activity), queues: map[string]*commitQueue{}}
 }
 
 func (w *committer) run(ctx context.Context) error {
@@ -83,9 +101,9 @@ func (w *committer) provenFor() time.Duration { return w.lastGood.Sub(w.firstGoo
 func (w *committer) enqueue(msgs []pending) (spare []pending) {
 	var q *commitQueue
 	for i := range msgs {
-		name := msgs[i].change.Cluster
+		name := msgs[i].cluster
 		// Messages come in runs of one cluster.
-		if q == nil || name != msgs[i-1].change.Cluster {
+		if q == nil || name != msgs[i-1].cluster {
 			q = w.queue(name)
 		}
 		q.items = append(q.items, msgs[i])
@@ -106,13 +124,17 @@ func (w *committer) queue(name string) *commitQueue {
 	return q
 }
 
-// next takes up to maxBatchChanges, going round the clusters.
+// next takes up to maxBatchChanges, going round the clusters, and gives new
+// evictions their sequence.
 func (w *committer) next() []pending {
-	batch := make([]pending, 0, min(w.waiting, maxBatchChanges))
+	batch := w.items[:0]
 	for len(batch) < maxBatchChanges && w.waiting > len(batch) {
 		w.turn = (w.turn + 1) % len(w.order)
 		q := w.order[w.turn]
 		n := min(len(q.items), clusterTurn, maxBatchChanges-len(batch))
+		for i := range q.items[:n] {
+			w.stamp(q, &q.items[i])
+		}
 		batch = append(batch, q.items[:n]...)
 		clear(q.items[:n])
 		if q.items = q.items[n:]; len(q.items) == 0 {
@@ -120,7 +142,28 @@ func (w *committer) next() []pending {
 		}
 	}
 	w.waiting -= len(batch)
+	w.items = batch
 	return batch
+}
+
+// stamp gives an eviction its sequence at its first commit, and its revision.
+func (w *committer) stamp(q *commitQueue, p *pending) {
+	if p.kind == ChangeForgetCluster {
+		// A cluster that comes back by that name is a new one.
+		q.lastSeq = 0
+	}
+	v := p.version
+	if v == nil {
+		return
+	}
+	if p.ev != nil {
+		if p.ev.seq() == 0 {
+			q.lastSeq++
+			p.ev.seqNo.Store(q.lastSeq)
+		}
+		v.seq = p.ev.seq()
+	}
+	v.revision = w.revision + 1
 }
 
 func (w *committer) commitOnce(ctx context.Context) error {
@@ -128,61 +171,64 @@ func (w *committer) commitOnce(ctx context.Context) error {
 	if len(items) == 0 {
 		return nil
 	}
-	batch := &Batch{Now: w.core.clock.Now(), Revision: w.revision + 1, Changes: make([]Change, 0, len(items))}
+	changes := w.changes[:0]
 	for i := range items {
 		w.prune = w.prune || items[i].prune
-		w.stamp(&items[i], batch.Revision)
-		if items[i].change.Kind != 0 {
-			batch.Changes = append(batch.Changes, items[i].change)
+		if items[i].kind != 0 {
+			changes = append(changes, items[i].change())
 		}
 	}
-	if len(batch.Changes) > 0 {
-		failpoint.Hit(failpoint.CommitBefore)
-		err := w.core.store.Commit(ctx, batch)
-		failpoint.Hit(failpoint.CommitAfter)
-		w.core.observer.Committed(len(batch.Changes), w.core.clock.Now().Sub(batch.Now), err)
-		if err != nil {
+	if len(changes) > 0 {
+		if err := w.write(ctx, changes); err != nil {
 			return err
 		}
-		w.revision = batch.Revision
-		if w.lastGood = w.core.clock.Now(); w.firstGood.IsZero() {
-			w.firstGood = w.lastGood
-		}
-		w.core.ring.publish(batch)
 	}
 	failpoint.Hit(failpoint.AckBefore)
 	w.tell(items)
-	w.inbox.done(len(items))
+	n := len(items)
+	clear(items)
+	clear(changes)
+	w.changes = changes
+	w.inbox.done(n)
 	return nil
 }
 
-// stamp gives an eviction its sequence at its first commit, and its revision.
-func (w *committer) stamp(p *pending, revision uint64) {
-	r := p.change.Eviction
-	if r == nil {
-		return
+// write makes changes durable and shows them to watchers.
+func (w *committer) write(ctx context.Context, changes []Change) error {
+	batch := &Batch{Now: w.core.clock.Now(), Revision: w.revision + 1, Changes: changes}
+	failpoint.Hit(failpoint.CommitBefore)
+	err := w.core.store.Commit(ctx, batch)
+	failpoint.Hit(failpoint.CommitAfter)
+	w.core.observer.Committed(len(changes), w.core.clock.Now().Sub(batch.Now), err)
+	if err != nil {
+		return err
 	}
-	if p.ev != nil && p.ev.seq() == 0 {
-		w.lastSeq[r.Cluster]++
-		p.ev.seqNo.Store(w.lastSeq[r.Cluster])
+	w.revision = batch.Revision
+	if w.lastGood = w.core.clock.Now(); w.firstGood.IsZero() {
+		w.firstGood = w.lastGood
 	}
-	if p.ev != nil {
-		r.Seq = p.ev.seq()
-	}
-	r.Revision = revision
+	w.core.ring.publish(batch)
+	return nil
 }
 
 // tell informs the shards first, so that what waits for the commit finds them
 // knowing of it.
 func (w *committer) tell(items []pending) {
-	acks := map[*shard][]*eviction{}
+	w.acks = w.acks[:0]
+	w.acks = append(w.acks, make([][]*eviction, len(w.core.shards))...)
 	for i := range items {
-		if items[i].shard != nil {
-			acks[items[i].shard] = append(acks[items[i].shard], items[i].ev)
+		if e := items[i].ev; e != nil {
+			id := e.pod.shard.id
+			if w.acks[id] == nil {
+				w.acks[id] = make([]*eviction, 0, len(items)/len(w.acks)+1)
+			}
+			w.acks[id] = append(w.acks[id], e)
 		}
 	}
-	for s, evs := range acks {
-		s.inbox.put(shardMsg{committed: evs, revision: w.revision})
+	for id, evs := range w.acks {
+		if len(evs) > 0 {
+			w.core.shards[id].inbox.put(shardMsg{committed: evs, revision: w.revision})
+		}
 	}
 	for i := range items {
 		if items[i].then != nil {

@@ -64,8 +64,10 @@ func (w *watchedStore) newDeliveries(b *engine.Batch) (out []*engine.EvictionRec
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range b.Changes {
-		e := b.Changes[i].Eviction
-		if b.Changes[i].Kind == engine.ChangePutEviction && e.State == engine.StateDelivered && !w.saved[e.Delivery.Token] {
+		if b.Changes[i].Kind != engine.ChangePutEviction {
+			continue
+		}
+		if e := b.Changes[i].Eviction.Record(); e.State == engine.StateDelivered && !w.saved[e.Delivery.Token] {
 			out = append(out, e)
 		}
 	}

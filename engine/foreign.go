@@ -160,7 +160,7 @@ func (s *shard) observe(sc *shardCluster, p *pod, finished bool, at time.Time) {
 	m.subject.Finished = m.subject.Finished || finished
 	cause := s.judge(sc, &m)
 	if e := p.ev; e != nil {
-		m.due = e.due
+		m.due = e.due()
 		seen := m.seen
 		e.more().observed = &seen
 		s.closeAhead(sc, e, ClosePodDeleted)
@@ -227,10 +227,13 @@ var exemptStanding = map[Exemption]Standing{
 // writeObserved writes a closed record of a deletion for which no eviction is open.
 func (s *shard) writeObserved(sc *shardCluster, p *pod, m *lateMark, cause Cause) {
 	seen := m.seen
-	e := &eviction{pod: p, due: m.due, cause: &cause, openedAt: s.now, state: StateClosed, pending: 1, rest: &evictionRest{observed: &seen}}
-	r := e.record(sc.name)
-	r.ClosedAt, r.CloseReason = s.now, ClosePodDeleted
-	s.out = append(s.out, pending{change: Change{Kind: ChangeCloseEviction, Cluster: sc.name, Eviction: r}, shard: s, ev: e})
+	e := &eviction{
+		pod: p, grounds: &grounds{due: m.due, cause: cause}, openedAt: instantOf(s.now), state: StateClosed, pending: 1,
+		rest: &evictionWork{evictionRest: evictionRest{observed: &seen}},
+	}
+	v := s.version(e)
+	v.closedAt, v.closeReason = instantOf(s.now), ClosePodDeleted
+	s.out = append(s.out, pending{kind: ChangeCloseEviction, cluster: sc.name, version: v, ev: e})
 	s.core.observer.Closed(sc.name, ClosePodDeleted)
 }
 

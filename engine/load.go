@@ -40,6 +40,7 @@ func (l *loader) Meta(m Meta) error {
 
 func (l *loader) Cluster(lc LoadedCluster) error {
 	l.cl = l.core.addCluster(lc)
+	l.core.committer.queue(l.cl.name).lastSeq = lc.LastSeq
 	for _, s := range l.core.shards {
 		s.clusters[l.cl.name] = newShardCluster(l.cl, l.cl.conf)
 	}
@@ -84,9 +85,8 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	n.add(p)
 	sc.pods++
 	cl.uids[p.uid], cl.names[podName{p.namespace, p.name}] = p, p
-	e := &eviction{pod: p}
+	e := &eviction{pod: p, grounds: s.share(r.Due, &r.Cause)}
 	e.restore(r)
-	e.cause = s.share(&r.Cause)
 	p.ev = e
 	sc.count(e, 1)
 	if e.state != StateWaiting {
@@ -95,7 +95,8 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	if len(r.Requests) > 0 {
 		sc.requested[e] = struct{}{}
 	}
-	sc.reindex(e)
+	s.reindex(sc, e)
+	sc.bySeq.add(e)
 	if d := e.delivery(); d != nil {
 		l.core.deliveries.add(d.Token, deliveryRef{shard: s, ev: e, cluster: cl.name})
 	}

@@ -57,7 +57,7 @@ func (l *loop) over(now time.Time) bool { return now.Sub(l.lastAt) >= loopQuiet 
 // sentFrom counts an order for a taint.
 func (sc *shardCluster) sentFrom(e *eviction, now time.Time) {
 	p := e.pod
-	if e.cause.Kind != CauseTaint || p.gone {
+	if e.cause().Kind != CauseTaint || p.gone {
 		return
 	}
 	key := loopKey{p.node, p.owner}

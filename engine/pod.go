@@ -147,39 +147,52 @@ func appendTolerations(b []byte, list []corev1.Toleration) []byte {
 }
 
 // eviction is an open eviction. Its shard owns it; seqNo is set by the
-// committer at the first commit.
+// committer at the first commit. There may be a million: what few have at a time is in rest.
 type eviction struct {
 	pod   *pod
 	seqNo atomic.Uint64
-	due   time.Time
-	// cause never changes: evictions of the same cause share one. It is never nil.
-	cause *Cause
+	// grounds is never nil.
+	grounds *grounds
+	offer   *offer
+	rest    *evictionWork
 	// wake is the instant in the timer heap, place its index there plus one.
-	wake  time.Time
-	place int32
+	wake     instant
+	openedAt instant
+	revision uint64
+	place    int32
 	// pending counts changes on their way to the disk; committed: at least one is there.
 	pending   int32
 	committed bool
 	indexed   bool
 	state     State
 	hold      Hold
-	attempts  uint32
-	noAnswers uint32
-	holdUntil time.Time
-	openedAt  time.Time
-	revision  uint64
-	offer     *offer
-	// rest is what few evictions have at a time.
-	rest *evictionRest
 }
 
-type evictionRest struct {
-	requests []Request
-	delivery *Delivery
-	link     *execLink
+// grounds are what an eviction goes by: its cause, and the due instant that
+// follows from it. They never change: evictions on the same grounds share them.
+type grounds struct {
+	due   time.Time
+	cause Cause
+}
+
+// evictionWork is what few evictions have at a time, with what is not stored of it.
+type evictionWork struct {
+	evictionRest
+	link *execLink
 	// permit is set while there is a delivery whose order has not left.
 	permit      *permit
 	deliveredAt time.Time
+}
+
+// evictionRest is what is stored, or shown to readers, of what few evictions have.
+type evictionRest struct {
+	requests []Request
+	// delivery is never changed in place.
+	delivery *Delivery
+	// holdUntil ends the eviction's hold.
+	holdUntil   time.Time
+	attempts    uint32
+	noAnswers   uint32
 	notBefore   time.Time
 	lastOutcome Outcome
 	lastMessage string
@@ -190,6 +203,8 @@ type evictionRest struct {
 	// firstDue is the due instant it was opened with, once that has moved.
 	firstDue time.Time
 	observed *Observation
+	// whole is all of a version that was made of a record.
+	whole *EvictionRecord
 }
 
 // sc is the shard's part of the eviction's cluster.
@@ -197,11 +212,23 @@ func (e *eviction) sc() *shardCluster { return e.pod.node.sc }
 
 func (e *eviction) seq() uint64 { return e.seqNo.Load() }
 
-func (e *eviction) more() *evictionRest {
+func (e *eviction) due() time.Time { return e.grounds.due }
+
+func (e *eviction) cause() *Cause { return &e.grounds.cause }
+
+func (e *eviction) more() *evictionWork {
 	if e.rest == nil {
-		e.rest = &evictionRest{}
+		e.rest = &evictionWork{}
 	}
 	return e.rest
+}
+
+// attempts counts orders that ended in DENIED, FAILED or no answer.
+func (e *eviction) attempts() uint32 {
+	if e.rest == nil {
+		return 0
+	}
+	return e.rest.attempts
 }
 
 func (e *eviction) requests() []Request {
@@ -238,46 +265,27 @@ func (e *eviction) notBefore() time.Time {
 	return e.rest.notBefore
 }
 
-// record returns the eviction as it stands, for the store and for readers.
-func (e *eviction) record(cluster string) *EvictionRecord {
-	p := e.pod
-	r := &EvictionRecord{
-		Cluster: cluster, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName,
-		State: e.state, Hold: e.hold, HoldUntil: e.holdUntil, BoundAt: p.boundAt, Due: e.due, Cause: *e.cause,
-		Attempts: e.attempts, NoAnswers: e.noAnswers, OpenedAt: e.openedAt, Revision: e.revision,
-	}
-	r.NodeUID = p.node.uid
-	if m := e.rest; m != nil {
-		r.Requests = m.requests
-		if m.delivery != nil {
-			d := *m.delivery
-			r.Delivery = &d
-		}
-		r.NotBefore, r.LastOutcome, r.LastMessage = m.notBefore, m.lastOutcome, m.lastMessage
-		r.FirstSentAt, r.LastSentAt, r.ResultAt, r.ConfirmBy = m.firstSentAt, m.lastSentAt, m.resultAt, m.confirmBy
-		r.FirstDue, r.Observed = m.firstDue, m.observed
-	}
-	return r
-}
-
 // restore fills an eviction from what the store had.
 func (e *eviction) restore(r *EvictionRecord) {
 	e.seqNo.Store(r.Seq)
-	e.due, e.state = r.Due, r.State
+	e.state = r.State
 	if e.state == StateDue {
 		e.state = StateWaiting
 	}
-	e.attempts, e.noAnswers, e.openedAt, e.revision = r.Attempts, r.NoAnswers, r.OpenedAt, r.Revision
+	e.openedAt, e.revision = instantOf(r.OpenedAt), r.Revision
 	e.committed = true
 	e.pod.claimed = !r.FirstSentAt.IsZero()
 	if len(r.Requests) == 0 && r.Delivery == nil && r.NotBefore.IsZero() && r.LastOutcome == 0 && r.FirstSentAt.IsZero() &&
-		r.FirstDue.IsZero() {
+		r.FirstDue.IsZero() && r.Attempts == 0 && r.NoAnswers == 0 {
 		return
 	}
-	e.rest = &evictionRest{
-		requests: r.Requests, delivery: r.Delivery, notBefore: r.NotBefore, lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
-		firstSentAt: r.FirstSentAt, lastSentAt: r.LastSentAt, resultAt: r.ResultAt, confirmBy: r.ConfirmBy,
-		firstDue: r.FirstDue,
+	e.rest = &evictionWork{
+		evictionRest: evictionRest{
+			requests: r.Requests, delivery: r.Delivery, attempts: r.Attempts, noAnswers: r.NoAnswers,
+			notBefore: r.NotBefore, lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
+			firstSentAt: r.FirstSentAt, lastSentAt: r.LastSentAt, resultAt: r.ResultAt, confirmBy: r.ConfirmBy,
+			firstDue: r.FirstDue,
+		},
 	}
 	if r.Delivery != nil {
 		e.rest.deliveredAt = r.Delivery.SentAt

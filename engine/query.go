@@ -121,11 +121,11 @@ func (c *core) listShard(ctx context.Context, s *shard, q *ListQuery, after *lis
 func (s *shard) listCluster(sc *shardCluster, q *ListQuery, after *listCursor, got []*EvictionRecord) (_ []*EvictionRecord, last *listCursor, more bool) {
 	visited := 0
 	visit := func(e *eviction) bool {
-		at := listCursor{e.due, sc.name, e.seq()}
+		at := listCursor{e.due(), sc.name, e.seq()}
 		if after != nil && at.compare(*after) <= 0 {
 			return true
 		}
-		if !q.DueBefore.IsZero() && !e.due.Before(q.DueBefore) {
+		if !q.DueBefore.IsZero() && !e.due().Before(q.DueBefore) {
 			return false
 		}
 		visited++
@@ -141,13 +141,13 @@ func (s *shard) listCluster(sc *shardCluster, q *ListQuery, after *listCursor, g
 		return got, last, false
 	}
 	if after == nil {
-		sc.index.Ascend(visit)
+		sc.index.ascend(time.Time{}, 0, visit)
 	} else {
-		pivot := &eviction{due: after.due}
+		var seq uint64
 		if after.cluster == sc.name {
-			pivot.seqNo.Store(after.seq)
+			seq = after.seq
 		}
-		sc.index.AscendGreaterOrEqual(pivot, visit)
+		sc.index.ascend(after.due, seq, visit)
 	}
 	return got, last, more && len(got) <= q.Limit
 }
@@ -170,7 +170,7 @@ func (s *shard) listNode(sc *shardCluster, name string, visit func(*eviction) bo
 		}
 	}
 	slices.SortFunc(all, func(a, b *eviction) int {
-		return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.seq(), b.seq()))
+		return cmp.Or(a.due().Compare(b.due()), cmp.Compare(a.seq(), b.seq()))
 	})
 	for _, e := range all {
 		if !visit(e) {
@@ -196,7 +196,7 @@ func (s *shard) matches(sc *shardCluster, q *ListQuery, e *eviction) bool {
 
 // stateNow is the state that a reader sees: what is past its due instant is due.
 func (s *shard) stateNow(e *eviction) State {
-	if e.state == StateWaiting && !e.due.After(s.now) {
+	if e.state == StateWaiting && !e.due().After(s.now) {
 		return StateDue
 	}
 	return e.state
@@ -212,7 +212,7 @@ func (s *shard) holdNow(sc *shardCluster, e *eviction) Hold {
 
 // view is the eviction as readers see it.
 func (s *shard) view(sc *shardCluster, e *eviction) *EvictionRecord {
-	r := e.record(sc.name)
+	r := e.record()
 	r.State = s.stateNow(e)
 	if r.State == StateDue {
 		r.Hold = s.holdNow(sc, e)
@@ -440,8 +440,8 @@ func (s *shard) status(name string) (st shardStatus) {
 		if e.offer != nil {
 			st.offered++
 		}
-		if e.state == StateDue && (st.oldest.IsZero() || e.due.Before(st.oldest)) {
-			st.oldest = e.due
+		if e.state == StateDue && (st.oldest.IsZero() || e.due().Before(st.oldest)) {
+			st.oldest = e.due()
 		}
 	}
 	return st
@@ -520,7 +520,7 @@ func (c *core) openBySeq(ctx context.Context, name string, seq uint64) (*Evictio
 		var rec *EvictionRecord
 		err := c.ask(ctx, s, func(s *shard) {
 			if sc := s.clusters[name]; sc != nil {
-				if e := sc.bySeq[seq]; e != nil {
+				if e := sc.bySeq.find(seq, isOpen); e != nil {
 					rec = s.view(sc, e)
 				}
 			}

@@ -22,7 +22,7 @@ func (g *Engine) RequestEviction(ctx context.Context, r EvictionRequest) (*Evict
 			return
 		}
 		e := p.ev
-		s.after(sc.name, func() { s.inbox.put(shardMsg{task: func(*shard) { rec = e.record(sc.name); done(nil) }}) })
+		s.after(sc.name, func() { s.inbox.put(shardMsg{task: func(*shard) { rec = e.record(); done(nil) }}) })
 	})
 	if err != nil {
 		return nil, err // The shard may yet write rec.
@@ -41,18 +41,18 @@ func (g *Engine) WithdrawEviction(ctx context.Context, name, requester, id strin
 	if err != nil {
 		return nil, err
 	}
-	var rec *EvictionRecord
+	var left *Version
 	err = g.onPod(ctx, name, PodRef{UID: p.uid}, func(s *shard, sc *shardCluster, p *pod, done func(error)) {
-		if rec = s.withdrawRequest(sc, p, requester, id); rec == nil {
+		if left = s.withdrawRequest(sc, p, requester, id); left == nil {
 			done(requestUnknown(name, requester, id))
 			return
 		}
 		s.after(sc.name, func() { done(nil) })
 	})
 	if err != nil {
-		return nil, err // The shard may yet write rec.
+		return nil, err // The shard may yet write left.
 	}
-	return rec, nil
+	return left.Record(), nil
 }
 
 func requestUnknown(name, requester, id string) error {
@@ -179,9 +179,9 @@ func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
 	s.decide(sc, p)
 }
 
-// withdrawRequest takes a request off a pod and returns the record of it that is
-// now on its way to the disk; nil if there is no such request.
-func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) *EvictionRecord {
+// withdrawRequest takes a request off a pod and returns the version of the eviction
+// that is now on its way to the disk; nil if there is no such request.
+func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) *Version {
 	e := p.ev
 	if e == nil {
 		return nil
@@ -200,12 +200,12 @@ func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) 
 	return s.queued(e)
 }
 
-// queued is the latest record of an eviction on its way to the disk; the commit
+// queued is the latest version of an eviction on its way to the disk; the commit
 // gives it its revision.
-func (s *shard) queued(e *eviction) *EvictionRecord {
+func (s *shard) queued(e *eviction) *Version {
 	for i := len(s.out) - 1; i >= 0; i-- {
 		if s.out[i].ev == e {
-			return s.out[i].change.Eviction
+			return s.out[i].version
 		}
 	}
 	return nil

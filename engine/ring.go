@@ -14,7 +14,7 @@ const ringSize = 100_000
 type ring struct {
 	mu sync.Mutex // guards what follows
 	// entries[i] is change number first+i; numbers only grow.
-	entries []ChangeEvent
+	entries []*Version
 	head    int // index of the oldest entry once entries is full
 	first   uint64
 	// base is the revision before the oldest entry; last that of the newest.
@@ -31,15 +31,15 @@ func (r *ring) publish(b *Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range b.Changes {
-		if b.Changes[i].Eviction == nil {
+		e := b.Changes[i].Eviction
+		if e == nil {
 			continue
 		}
-		e := ChangeEvent{Revision: b.Revision, Eviction: b.Changes[i].Eviction}
 		if len(r.entries) < ringSize {
 			r.entries = append(r.entries, e)
 			continue
 		}
-		r.base = r.entries[r.head].Revision
+		r.base = r.entries[r.head].revision
 		r.entries[r.head] = e
 		r.head = (r.head + 1) % ringSize
 		r.first++
@@ -85,7 +85,7 @@ func (r *ring) watch(revision uint64) (*Watcher, error) {
 	lo, hi := 0, n
 	for lo < hi {
 		mid := (lo + hi) / 2
-		if r.entries[(r.head+mid)%max(n, 1)].Revision > revision {
+		if r.entries[(r.head+mid)%max(n, 1)].revision > revision {
 			hi = mid
 		} else {
 			lo = mid + 1
@@ -108,7 +108,8 @@ func (w *Watcher) Next(ctx context.Context, limit int) ([]ChangeEvent, uint64, e
 			n := min(limit, len(r.entries)-from)
 			out := make([]ChangeEvent, n)
 			for i := range out {
-				out[i] = r.entries[(r.head+from+i)%len(r.entries)]
+				v := r.entries[(r.head+from+i)%len(r.entries)]
+				out[i] = ChangeEvent{Revision: v.revision, Eviction: v.Record()}
 			}
 			w.next += uint64(n)
 			complete := r.last

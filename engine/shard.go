@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/google/btree"
-
 	"github.com/reprieve-dev/reprieve/internal/clock"
 )
 
@@ -20,12 +18,18 @@ type shard struct {
 	// Owned by the goroutine.
 	clusters map[string]*shardCluster
 	interner tolerationInterner
+	// waits has the clusters by their next wait to fall due, heap the evictions
+	// that want to be looked at for another reason. firedTo is the instant up to
+	// which all that waited has been looked at.
+	waits    indexedHeap[*shardCluster]
 	heap     timerHeap
+	firedTo  time.Time
 	armedFor time.Time // what the timer is set to; zero if it is not
 	out      []pending // changes of this round
 	now      time.Time // engine time of the message being handled
 	steps    []Step    // room for decisions
-	shared   *Cause    // the last that an eviction was given
+	shared   *grounds  // the last that an eviction was given
+	versions []Version // room for new ones
 }
 
 // shardCluster is a shard's part of a cluster.
@@ -33,10 +37,14 @@ type shardCluster struct {
 	*cluster
 	conf  *clusterConf
 	nodes map[string]*node
-	// index has the committed open evictions in the order of (due, seq).
-	index *btree.BTreeG[*eviction]
-	// bySeq has the same evictions by their sequence.
-	bySeq map[uint64]*eviction
+	// index has the committed open evictions in the order of (due, seq), bySeq in
+	// that of their sequence.
+	index dueIndex
+	bySeq seqList
+	// nextWait is the instant, later than shard.firedTo, at which the next of those
+	// that wait may fall due; place is the cluster's in shard.waits.
+	nextWait time.Time
+	place    int32
 	// active are the evictions past their due instant, whatever their state.
 	active map[*eviction]struct{}
 	// requested are the evictions with requests.
@@ -79,17 +87,10 @@ func newShard(c *core, id int) *shard {
 	return s
 }
 
-func lessByDue(a, b *eviction) bool {
-	if !a.due.Equal(b.due) {
-		return a.due.Before(b.due)
-	}
-	return a.seq() < b.seq()
-}
-
 func newShardCluster(c *cluster, conf *clusterConf) *shardCluster {
 	return &shardCluster{
-		cluster: c, conf: conf, nodes: map[string]*node{}, index: btree.NewG(32, lessByDue),
-		active: map[*eviction]struct{}{}, quiet: map[*pod]struct{}{}, requested: map[*eviction]struct{}{}, bySeq: map[uint64]*eviction{},
+		cluster: c, conf: conf, nodes: map[string]*node{}, index: newDueIndex(),
+		active: map[*eviction]struct{}{}, quiet: map[*pod]struct{}{}, requested: map[*eviction]struct{}{},
 	}
 }
 
@@ -149,7 +150,7 @@ func (s *shard) flush() {
 
 // rearm sets the one timer to the earliest eviction.
 func (s *shard) rearm() {
-	next, ok := s.heap.next()
+	next, ok := s.next()
 	switch {
 	case !ok:
 		if !s.armedFor.IsZero() {
@@ -162,28 +163,15 @@ func (s *shard) rearm() {
 	}
 }
 
-// fireDue looks at every eviction whose instant has come.
-func (s *shard) fireDue() {
-	for {
-		next, ok := s.heap.next()
-		if !ok || next.After(s.now) {
-			return
-		}
-		e := s.heap.head()
-		s.heap.disarm(e)
-		s.fire(e)
-	}
-}
-
 // change queues a change that no eviction waits for.
-func (s *shard) change(c Change) { s.out = append(s.out, pending{change: c}) }
+func (s *shard) change(c Change) {
+	s.out = append(s.out, pending{kind: c.Kind, cluster: c.Cluster, other: &c})
+}
 
 // put queues the eviction as it stands. What it does next waits for the commit.
 func (s *shard) put(sc *shardCluster, e *eviction) {
 	e.pending++
-	s.out = append(s.out, pending{
-		change: Change{Kind: ChangePutEviction, Cluster: sc.name, Eviction: e.record(sc.name)}, shard: s, ev: e,
-	})
+	s.out = append(s.out, pending{kind: ChangePutEviction, cluster: sc.name, version: s.version(e), ev: e})
 }
 
 // notify tells watchers of a change that is not stored.
@@ -191,8 +179,7 @@ func (s *shard) notify(sc *shardCluster, e *eviction) {
 	if !e.committed {
 		return
 	}
-	r := e.record(sc.name)
-	s.out = append(s.out, pending{change: Change{Kind: ChangeNotify, Cluster: sc.name, Eviction: r}})
+	s.out = append(s.out, pending{kind: ChangeNotify, cluster: sc.name, version: s.version(e)})
 }
 
 // set moves the eviction to a state and hold, keeping the counts and the set of active ones.
@@ -200,7 +187,10 @@ func (sc *shardCluster) set(e *eviction, state State, hold Hold, until time.Time
 	if e.state != StateUnspecified {
 		sc.count(e, -1)
 	}
-	e.state, e.hold, e.holdUntil = state, hold, until
+	e.state, e.hold = state, hold
+	if e.rest != nil || !until.IsZero() {
+		e.more().holdUntil = until
+	}
 	sc.count(e, 1)
 	if state == StateWaiting {
 		delete(sc.active, e)
@@ -214,7 +204,7 @@ func (sc *shardCluster) count(e *eviction, by int) {
 	if e.state == StateDue {
 		sc.counts.holds[e.hold] += by
 	}
-	if e.attempts >= stuckAttempts {
+	if e.attempts() >= stuckAttempts {
 		sc.counts.stuck += by
 	}
 }
@@ -223,12 +213,16 @@ func (sc *shardCluster) count(e *eviction, by int) {
 func (s *shard) committed(e *eviction, revision uint64) {
 	e.pending--
 	e.revision = revision
+	fresh := !e.committed
 	e.committed = true
 	if e.state == StateClosed || e.pod.ev != e {
 		return
 	}
 	sc := e.sc()
-	sc.reindex(e)
+	if fresh {
+		sc.bySeq.add(e)
+	}
+	s.reindex(sc, e)
 	switch {
 	case e.state == StateDelivered && !e.handed():
 		s.saved(sc, e)
@@ -241,7 +235,10 @@ func (s *shard) committed(e *eviction, revision uint64) {
 func (s *shard) arm(sc *shardCluster, e *eviction) {
 	switch e.state {
 	case StateWaiting:
-		s.heap.arm(e, e.due)
+		// Later ones are found in the index.
+		if !e.due().After(s.firedTo) {
+			s.heap.arm(e, e.due())
+		}
 	case StateDue:
 		if e.offer == nil {
 			s.heap.arm(e, s.now)
@@ -253,20 +250,20 @@ func (s *shard) arm(sc *shardCluster, e *eviction) {
 	}
 }
 
-// reindex puts a committed eviction where readers find it.
-func (sc *shardCluster) reindex(e *eviction) {
+// isOpen says which evictions are still in a list of open ones.
+func isOpen(e *eviction) bool { return e.state != StateClosed }
+
+// reindex puts a committed eviction where readers and the timer find it.
+func (s *shard) reindex(sc *shardCluster, e *eviction) {
 	if e.committed && !e.indexed {
-		sc.index.ReplaceOrInsert(e)
-		sc.bySeq[e.seq()] = e
-		e.indexed = true
+		sc.index.add(e)
+		s.expect(sc, e.due())
 	}
 }
 
 // unindex takes the eviction out of the order of due instants, before its due changes.
-func (sc *shardCluster) unindex(e *eviction) {
+func (s *shard) unindex(sc *shardCluster, e *eviction) {
 	if e.indexed {
-		sc.index.Delete(e)
-		delete(sc.bySeq, e.seq())
-		e.indexed = false
+		sc.index.remove(e)
 	}
 }

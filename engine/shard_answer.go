@@ -40,7 +40,7 @@ func (s *shard) answered(m *resultMsg) {
 
 // after calls f once everything the shard has changed of the cluster so far is on disk.
 func (s *shard) after(cluster string, f func()) {
-	s.out = append(s.out, pending{change: Change{Cluster: cluster}, then: f})
+	s.out = append(s.out, pending{cluster: cluster, then: f})
 }
 
 // extend gives a delivery more time, up to maxDelivery in all.
@@ -83,7 +83,7 @@ func (s *shard) conclude(sc *shardCluster, e *eviction, res Result) {
 	m.resultAt, m.lastOutcome, m.lastMessage = s.now, res.Outcome, res.Message
 	s.heap.disarm(e)
 	if res.Outcome != OutcomeNoAnswer {
-		e.noAnswers = 0
+		m.noAnswers = 0
 	}
 	switch res.Outcome {
 	case OutcomeEvicted:
@@ -166,20 +166,20 @@ func (s *shard) failed(sc *shardCluster, e *eviction, res Result) {
 	case OutcomeStale:
 		m.notBefore = s.now.Add(staleBackOff)
 	case OutcomeBlocked:
-		m.notBefore = s.now.Add(blockedBackOff(&sc.conf.policy, e.due, s.now, res.RetryAfter))
+		m.notBefore = s.now.Add(blockedBackOff(&sc.conf.policy, e.due(), s.now, res.RetryAfter))
 	case OutcomeRecalled:
 		// The executor hands it back unasked, as one that drains does.
 		m.notBefore = time.Time{}
 	case OutcomeNoAnswer:
 		s.attempt(sc, e)
-		e.noAnswers++
+		m.noAnswers++
 		m.notBefore = time.Time{}
-		if e.noAnswers > 1 {
-			m.notBefore = s.now.Add(s.backOff(e.noAnswers - 1))
+		if m.noAnswers > 1 {
+			m.notBefore = s.now.Add(s.backOff(m.noAnswers - 1))
 		}
 	default:
 		s.attempt(sc, e)
-		m.notBefore = s.now.Add(s.backOff(e.attempts))
+		m.notBefore = s.now.Add(s.backOff(m.attempts))
 	}
 	s.dueAgain(sc, e)
 }
@@ -196,7 +196,7 @@ func blockedBackOff(p *Policy, due, now time.Time, asked time.Duration) time.Dur
 
 func (s *shard) attempt(sc *shardCluster, e *eviction) {
 	sc.count(e, -1)
-	e.attempts++
+	e.more().attempts++
 	sc.count(e, 1)
 }
 

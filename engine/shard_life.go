@@ -61,8 +61,16 @@ func (p *pod) cause(d *Decision) Cause {
 }
 
 func (c *Cause) equal(o *Cause) bool {
-	return c.Kind == o.Kind && causeKey(c) == causeKey(o) && c.Start.Equal(o.Start) && c.Default == o.Default &&
+	return c.Kind == o.Kind && c.sameKey(o) && c.Start.Equal(o.Start) && c.Default == o.Default &&
 		c.Taint.Start.Equal(o.Taint.Start) && c.Taint.TimeAdded.Equal(o.Taint.TimeAdded) && sameToleration(c, o)
+}
+
+// sameKey says whether two causes of a kind have the same causeKey.
+func (c *Cause) sameKey(o *Cause) bool {
+	if c.Kind == CauseRequest {
+		return c.Requester == o.Requester && c.RequestID == o.RequestID
+	}
+	return c.Taint.Key == o.Taint.Key && c.Taint.Value == o.Taint.Value
 }
 
 func sameToleration(a, b *Cause) bool {
@@ -122,7 +130,7 @@ func (s *shard) open(sc *shardCluster, p *pod, due time.Time, cause Cause) {
 
 // opened is a new eviction that is not on its way to the disk yet.
 func (s *shard) opened(sc *shardCluster, p *pod, due time.Time, cause Cause) *eviction {
-	e := &eviction{pod: p, due: due, cause: s.share(&cause), openedAt: s.now}
+	e := &eviction{pod: p, grounds: s.share(due, &cause), openedAt: instantOf(s.now)}
 	p.ev = e
 	if nb := sc.loopBackOff(p, &cause); nb.After(s.now) {
 		e.more().notBefore = nb
@@ -131,12 +139,11 @@ func (s *shard) opened(sc *shardCluster, p *pod, due time.Time, cause Cause) *ev
 	return e
 }
 
-// share returns a cause as it is to be kept. The pods of a node mostly follow one
-// another with the same.
-func (s *shard) share(c *Cause) *Cause {
-	if s.shared == nil || *s.shared != *c {
-		kept := *c
-		s.shared = &kept
+// share returns grounds as they are to be kept. The pods of a node mostly follow
+// one another with the same.
+func (s *shard) share(due time.Time, c *Cause) *grounds {
+	if s.shared == nil || s.shared.due != due || s.shared.cause != *c {
+		s.shared = &grounds{due: due, cause: *c}
 	}
 	return s.shared
 }
@@ -164,10 +171,10 @@ func (s *shard) revise(sc *shardCluster, e *eviction, d *Decision) {
 
 // cancelCause says what took away the reason of an eviction.
 func (s *shard) cancelCause(sc *shardCluster, e *eviction) CancelCause {
-	if e.cause.Kind == CauseRequest {
+	if e.cause().Kind == CauseRequest {
 		return CancelRequestWithdrawn
 	}
-	t := e.pod.node.taint(e.cause.Taint.Key, e.cause.Taint.Value)
+	t := e.pod.node.taint(e.cause().Taint.Key, e.cause().Taint.Value)
 	switch {
 	case t == nil:
 		return CancelTaintRemoved
@@ -183,7 +190,7 @@ func (s *shard) cancelCause(sc *shardCluster, e *eviction) CancelCause {
 // reschedule moves an eviction to the due instant of a decision that stands.
 func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	cause := e.pod.cause(d)
-	if e.due.Equal(d.Due) && e.cause.equal(&cause) {
+	if e.due().Equal(d.Due) && e.cause().equal(&cause) {
 		if e.state == StateDue && e.hold == HoldBlastRadius && e.pending == 0 {
 			// Something that is not held may make the pod leave by now.
 			s.heap.arm(e, s.now)
@@ -202,12 +209,12 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	}
 	s.withdraw(sc, e)
 	s.heap.disarm(e)
-	sc.unindex(e)
-	if m := e.more(); m.firstDue.IsZero() && !e.due.Equal(d.Due) {
-		m.firstDue = e.due
+	s.unindex(sc, e)
+	if m := e.more(); m.firstDue.IsZero() && !e.due().Equal(d.Due) {
+		m.firstDue = e.due()
 	}
-	e.due, e.cause = d.Due, s.share(&cause)
-	sc.reindex(e)
+	e.grounds = s.share(d.Due, &cause)
+	s.reindex(sc, e)
 	if d.Due.After(s.now) && e.state == StateDue {
 		sc.set(e, StateWaiting, HoldNone, time.Time{})
 	}
@@ -217,13 +224,13 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 // moveCause says why a decision that still stands no longer stands for now.
 func (s *shard) moveCause(e *eviction, next *Cause) CancelCause {
 	switch {
-	case e.cause.Kind == CauseRequest:
+	case e.cause().Kind == CauseRequest:
 		return CancelRequestWithdrawn
-	case e.pod.node.taint(e.cause.Taint.Key, e.cause.Taint.Value) == nil:
+	case e.pod.node.taint(e.cause().Taint.Key, e.cause().Taint.Value) == nil:
 		return CancelTaintRemoved
-	case e.pod.node.has(e.cause.Taint.Key, GuardRejected):
+	case e.pod.node.has(e.cause().Taint.Key, GuardRejected):
 		return CancelRejected
-	case e.cause.Default && next.Default:
+	case e.cause().Default && next.Default:
 		return CancelPolicy
 	default:
 		return CancelToleration
@@ -250,19 +257,24 @@ func (s *shard) cancel(sc *shardCluster, e *eviction, cause CancelCause) {
 func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause CancelCause) {
 	s.withdraw(sc, e)
 	s.heap.disarm(e)
-	sc.unindex(e)
+	s.unindex(sc, e)
 	sc.count(e, -1)
 	delete(sc.active, e)
 	delete(sc.requested, e)
-	e.state, e.hold, e.holdUntil = StateClosed, HoldNone, time.Time{}
+	e.state, e.hold = StateClosed, HoldNone
 	e.pod.ev = nil
-	r := e.record(sc.name)
-	r.Delivery, r.ConfirmBy, r.NotBefore = nil, time.Time{}, time.Time{}
-	r.ClosedAt, r.CloseReason, r.CancelCause = s.now, reason, cause
+	if e.committed {
+		sc.bySeq.leave(isOpen)
+	}
+	v := s.version(e)
+	if v.rest != nil {
+		v.rest.delivery, v.rest.confirmBy, v.rest.notBefore, v.rest.holdUntil = nil, time.Time{}, time.Time{}, time.Time{}
+	}
+	v.closedAt, v.closeReason, v.cancelCause = instantOf(s.now), reason, cause
 	e.pending++
-	closing := pending{change: Change{Kind: ChangeCloseEviction, Cluster: sc.name, Eviction: r}, shard: s, ev: e}
+	closing := pending{kind: ChangeCloseEviction, cluster: sc.name, version: v, ev: e}
 	if stay := sc.conf.reprieves[e.pod.uid]; stay != nil && endsReprieve(e.pod, reason) {
-		closing.change.DropReprieve = true
+		closing.dropReprieve = true
 		closing.then = func() { sc.reprieveDropped(stay) }
 	}
 	s.out = append(s.out, closing)
@@ -342,7 +354,7 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 		return
 	}
 	if sc.conf.policy.Mode != ModeEnforce {
-		e.pod.more().would = wouldEvict{due: e.due, cause: causeKey(e.cause)}
+		e.pod.more().would = wouldEvict{due: e.due(), cause: causeKey(e.cause())}
 		s.close(sc, e, CloseWouldEvict, CancelUnspecified)
 		// Its requests have had their answer; a taint may still be to come.
 		s.decide(sc, e.pod)
@@ -350,7 +362,7 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 	}
 	sc.set(e, StateDue, HoldNone, time.Time{})
 	if e.offer == nil {
-		e.offer = &offer{ev: e, shard: s, dispatcher: sc.dispatcher, due: e.due, seq: e.seq(), retry: e.attempts > 0}
+		e.offer = &offer{ev: e, shard: s, dispatcher: sc.dispatcher, due: e.due(), seq: e.seq(), retry: e.attempts() > 0}
 		sc.dispatcher.inbox.put(dispatchMsg{offer: e.offer})
 	}
 }
@@ -396,18 +408,18 @@ func (s *shard) permitted(p *permit) {
 // stands reports whether the eviction may be sent now, as it is: no gate holds it
 // and the decision is the one that it was made due by.
 func (s *shard) stands(sc *shardCluster, e *eviction) bool {
-	if e.pod.gone || e.due.After(s.now) || sc.conf.policy.Mode != ModeEnforce {
+	if e.pod.gone || e.due().After(s.now) || sc.conf.policy.Mode != ModeEnforce {
 		return false
 	}
 	if hold, _ := s.held(sc, e); hold != HoldNone {
 		return false
 	}
 	d := s.ruling(sc, e.pod, &sc.conf.policy)
-	if d.Verdict != VerdictLeave || !d.Due.Equal(e.due) {
+	if d.Verdict != VerdictLeave || !d.Due.Equal(e.due()) {
 		return false
 	}
 	cause := e.pod.cause(&d)
-	return e.cause.equal(&cause)
+	return e.cause().equal(&cause)
 }
 
 // saved is called for each commit of an eviction whose order has not left. From
@@ -432,18 +444,18 @@ func (s *shard) turn(p *permit) {
 func (s *shard) hand(sc *shardCluster, e *eviction) {
 	m := e.rest
 	if s.stands(sc, e) {
-		lateness := s.now.Sub(e.due)
+		lateness := s.now.Sub(e.due())
 		failpoint.Hit(failpoint.OrderBefore)
 		policy := &sc.conf.policy
 		if m.link.session.order(Order{
-			Token: m.delivery.Token, DeadlineIn: m.delivery.Deadline.Sub(s.now), Attempt: e.attempts + 1,
-			EvictionID: EvictionID(sc.name, e.seq()), Method: policy.Method, BudgetWait: policy.budgetLeft(e.due, s.now),
-			Eviction: e.record(sc.name),
+			Token: m.delivery.Token, DeadlineIn: m.delivery.Deadline.Sub(s.now), Attempt: e.attempts() + 1,
+			EvictionID: EvictionID(sc.name, e.seq()), Method: policy.Method, BudgetWait: policy.budgetLeft(e.due(), s.now),
+			Eviction: e.record(),
 		}) {
 			failpoint.Hit(failpoint.OrderAfter)
 			s.pass(m.permit)
 			m.permit, e.pod.claimed = nil, true
-			s.core.observer.Sent(sc.name, lateness, e.attempts)
+			s.core.observer.Sent(sc.name, lateness, e.attempts())
 			sc.sentFrom(e, s.now)
 			s.heap.arm(e, m.delivery.Deadline)
 			return
@@ -458,7 +470,7 @@ func (s *shard) undeliver(sc *shardCluster, e *eviction) {
 	m := e.rest
 	s.core.deliveries.remove(m.delivery.Token)
 	s.returnPermit(m.permit)
-	if e.attempts == 0 && m.lastOutcome == OutcomeUnspecified {
+	if e.attempts() == 0 && m.lastOutcome == OutcomeUnspecified {
 		m.firstSentAt, m.lastSentAt = time.Time{}, time.Time{}
 	}
 	m.delivery, m.link, m.permit = nil, nil, nil

@@ -86,7 +86,8 @@ type LoadedCluster struct {
 	Damaged bool
 }
 
-// Batch is what one transaction writes.
+// Batch is what one transaction writes. The store may keep what the changes point
+// to, but not the batch or its slice.
 type Batch struct {
 	// Now becomes the clock floor.
 	Now time.Time
@@ -122,7 +123,7 @@ type Change struct {
 	Kind    ChangeKind
 	Cluster string
 	// Eviction is set for ChangePutEviction, ChangeCloseEviction and ChangeNotify.
-	Eviction     *EvictionRecord
+	Eviction     *Version
 	DropReprieve bool
 	// Node is set for ChangePutNode and ChangeDeleteNode (name only).
 	Node *NodeRecord

@@ -15,7 +15,7 @@ func CheckChange(c *engine.Change) error {
 	switch c.Kind {
 	case engine.ChangeNotify, engine.ChangeForgetCluster:
 	case engine.ChangePutEviction, engine.ChangeCloseEviction:
-		if c.Eviction == nil || c.Eviction.Seq == 0 || c.Eviction.UID == "" {
+		if c.Eviction == nil || c.Eviction.Seq() == 0 || c.Eviction.UID() == "" {
 			return fmt.Errorf("%w: its eviction lacks a sequence or a UID", ErrBadChange)
 		}
 	case engine.ChangePutNode, engine.ChangeDeleteNode:

@@ -53,8 +53,10 @@ func (s *Store) count(w *writer) {
 
 // writer applies changes within one transaction.
 type writer struct {
-	tx    *bbolt.Tx
-	trees map[string]*clusterTree
+	tx *bbolt.Tx
+	// record is the eviction at hand.
+	record engine.EvictionRecord
+	trees  map[string]*clusterTree
 	// records are written at the end: a busy cluster has many in a batch.
 	records map[string]*engine.ClusterRecord
 	// added counts new entries of history, forgotten has clusters that are no more.
@@ -101,7 +103,8 @@ func (w *writer) apply(c *engine.Change) error {
 	}
 	switch c.Kind {
 	case engine.ChangePutEviction:
-		return putEviction(t, c.Eviction)
+		c.Eviction.Fill(&w.record)
+		return putEviction(t, &w.record)
 	case engine.ChangeCloseEviction:
 		return w.closeEviction(t, c)
 	case engine.ChangePutNode:
@@ -156,7 +159,8 @@ func (t *clusterTree) raise(seq uint64) error {
 
 // closeEviction moves an eviction from the open ones to history.
 func (w *writer) closeEviction(t *clusterTree, c *engine.Change) error {
-	r := c.Eviction
+	r := &w.record
+	c.Eviction.Fill(r)
 	v, err := codec.EncodeEviction(r)
 	if err != nil {
 		return err

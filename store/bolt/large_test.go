@@ -23,7 +23,7 @@ func TestLongScans(t *testing.T) {
 		if i%2 == 0 {
 			r.Due = r.ClosedAt.Add(time.Hour)
 		}
-		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: r})
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(r)})
 	}
 	if err := s.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -56,8 +56,8 @@ func TestUnstorableValues(t *testing.T) {
 	open1, closed1, record := storetest.Eviction("a", 1), closed(2), storetest.Cluster("a")
 	open1.State, closed1.CloseReason, record.Policy.Burst = 99, 99, -1
 	for name, c := range map[string]engine.Change{
-		"state":        {Kind: engine.ChangePutEviction, Cluster: "a", Eviction: open1},
-		"close reason": {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: closed1},
+		"state":        {Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(open1)},
+		"close reason": {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(closed1)},
 		"policy":       {Kind: engine.ChangePutCluster, Cluster: "a", Record: record},
 		"node":         {Kind: engine.ChangePutNode, Cluster: "a", Node: &engine.NodeRecord{Name: "n", UID: "\xff"}},
 		"reprieve":     {Kind: engine.ChangePutReprieve, Cluster: "a", Reprieve: &engine.ReprieveRecord{UID: "u", Pod: "\xff"}},

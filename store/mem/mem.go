@@ -51,15 +51,15 @@ type cluster struct {
 	lastSeq   uint64
 	nodes     *btree.BTreeG[*engine.NodeRecord]
 	reprieves *btree.BTreeG[*engine.ReprieveRecord]
-	open      *btree.BTreeG[*engine.EvictionRecord]
+	open      map[uint64]*engine.Version // by sequence
 	// closed has all of history by position; classes has the positions by class.
 	closed  *btree.BTreeG[closed]
 	classes [history.Classes]*btree.BTreeG[history.Position]
 }
 
 type closed struct {
-	at     history.Position
-	record *engine.EvictionRecord
+	at      history.Position
+	version *engine.Version
 }
 
 func newCluster() *cluster {
@@ -68,7 +68,7 @@ func newCluster() *cluster {
 		reprieves: btree.NewG(degree, func(a, b *engine.ReprieveRecord) bool {
 			return a.UID < b.UID
 		}),
-		open:   btree.NewG(degree, func(a, b *engine.EvictionRecord) bool { return a.Seq < b.Seq }),
+		open:   map[uint64]*engine.Version{},
 		closed: btree.NewG(degree, func(a, b closed) bool { return a.at.Compare(b.at) < 0 }),
 	}
 	for class := range c.classes {
@@ -104,7 +104,7 @@ func (h *handle) Load(ctx context.Context, v engine.Visitor) error {
 	}
 	meta, all := h.data.meta, map[string]*cluster{}
 	for name, c := range h.data.clusters {
-		all[name] = &cluster{record: c.record, lastSeq: c.lastSeq, nodes: c.nodes.Clone(), reprieves: c.reprieves.Clone(), open: c.open.Clone()}
+		all[name] = &cluster{record: c.record, lastSeq: c.lastSeq, nodes: c.nodes.Clone(), reprieves: c.reprieves.Clone(), open: maps.Clone(c.open)}
 	}
 	h.data.mu.Unlock()
 	if err := v.Meta(meta); err != nil {
@@ -134,7 +134,12 @@ func visit(ctx context.Context, v engine.Visitor, name string, c *cluster) error
 	if err != nil {
 		return err
 	}
-	return each(ctx, c.open, func(r *engine.EvictionRecord) error { return v.Eviction(record.Eviction(r)) })
+	for _, seq := range slices.Sorted(maps.Keys(c.open)) {
+		if err := cmp.Or(ctx.Err(), v.Eviction(read(name, c.open[seq]))); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func each[T any](ctx context.Context, t *btree.BTreeG[T], f func(T) error) (err error) {
@@ -192,9 +197,9 @@ func (d *Data) apply(ch *engine.Change) {
 	}
 	switch ch.Kind {
 	case engine.ChangePutEviction:
-		r := kept(ch)
-		c.lastSeq = max(c.lastSeq, r.Seq)
-		c.open.ReplaceOrInsert(r)
+		seq := ch.Eviction.Seq()
+		c.lastSeq = max(c.lastSeq, seq)
+		c.open[seq] = ch.Eviction
 	case engine.ChangeCloseEviction:
 		c.close(ch)
 	case engine.ChangePutNode:
@@ -215,19 +220,19 @@ func (d *Data) apply(ch *engine.Change) {
 	}
 }
 
-// kept is the change's eviction as it is stored: its cluster is where it is.
-func kept(ch *engine.Change) *engine.EvictionRecord {
-	r := record.Eviction(ch.Eviction)
-	r.Cluster = ch.Cluster
+// read is an eviction as it is stored: its cluster is where it is.
+func read(cluster string, v *engine.Version) *engine.EvictionRecord {
+	r := record.Eviction(v.Record())
+	r.Cluster = cluster
 	return r
 }
 
 func (c *cluster) close(ch *engine.Change) {
-	r := kept(ch)
+	r := ch.Eviction.Record()
 	c.lastSeq = max(c.lastSeq, r.Seq)
-	c.open.Delete(r)
+	delete(c.open, r.Seq)
 	at := history.PositionOf(r)
-	c.closed.ReplaceOrInsert(closed{at, r})
+	c.closed.ReplaceOrInsert(closed{at, ch.Eviction})
 	c.classes[history.ClassOf(r)].ReplaceOrInsert(at)
 	if ch.DropReprieve {
 		c.reprieves.Delete(&engine.ReprieveRecord{UID: r.UID})
@@ -253,8 +258,8 @@ func (h *handle) History(ctx context.Context, hq engine.HistoryQuery) (engine.Hi
 			return false
 		}
 		q.Below = e.at
-		if q.Match(e.record) {
-			page.Evictions = append(page.Evictions, record.Eviction(e.record))
+		if r := read(q.Cluster, e.version); q.Match(r) {
+			page.Evictions = append(page.Evictions, r)
 		}
 		return true
 	})
@@ -269,7 +274,7 @@ func (h *handle) HistoryEviction(ctx context.Context, name string, seq uint64) (
 	var r *engine.EvictionRecord
 	err := h.descend(ctx, name, history.Newest, func(e closed) bool {
 		if e.at.Seq == seq {
-			r = record.Eviction(e.record)
+			r = read(name, e.version)
 		}
 		return r == nil
 	})

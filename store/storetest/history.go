@@ -63,17 +63,20 @@ var historyCases = []suiteCase{
 }
 
 func historyFilters(h *harness) {
+	var all [5]*engine.EvictionRecord
+	for i := range all {
+		all[i] = Closed("a", uint64(i+1), at(10*(i+1)), i == 4)
+		all[i].Requests, all[i].Cause.Requester = nil, ""
+	}
+	all[0].Namespace = "batch"
+	all[1].Node = "node-2"
+	all[2].Requests = []engine.Request{{ID: "x", Requester: "other"}, {ID: "y", Requester: "backend"}}
+	all[3].Cause = engine.Cause{Kind: engine.CauseRequest, RequestID: "z", Requester: "backend"}
+	all[3].CloseReason = engine.CloseGone
 	var changes []engine.Change
-	for i := range 5 {
-		r := Closed("a", uint64(i+1), at(10*(i+1)), i == 4)
-		r.Requests, r.Cause.Requester = nil, ""
+	for _, r := range all {
 		changes = append(changes, closeEviction(r))
 	}
-	changes[0].Eviction.Namespace = "batch"
-	changes[1].Eviction.Node = "node-2"
-	changes[2].Eviction.Requests = []engine.Request{{ID: "x", Requester: "other"}, {ID: "y", Requester: "backend"}}
-	changes[3].Eviction.Cause = engine.Cause{Kind: engine.CauseRequest, RequestID: "z", Requester: "backend"}
-	changes[3].Eviction.CloseReason = engine.CloseGone
 	h.commit(changes...)
 	h.wantHistory(engine.HistoryQuery{Namespace: "batch"}, 1)
 	h.wantHistory(engine.HistoryQuery{Namespace: "default"}, 5, 4, 3, 2)

@@ -86,11 +86,11 @@ func Cluster(name string) *engine.ClusterRecord {
 // The changes.
 
 func putEviction(r *engine.EvictionRecord) engine.Change {
-	return engine.Change{Kind: engine.ChangePutEviction, Cluster: r.Cluster, Eviction: r}
+	return engine.Change{Kind: engine.ChangePutEviction, Cluster: r.Cluster, Eviction: engine.VersionOf(r)}
 }
 
 func closeEviction(r *engine.EvictionRecord) engine.Change {
-	return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: r.Cluster, Eviction: r}
+	return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: r.Cluster, Eviction: engine.VersionOf(r)}
 }
 
 func putNode(r *engine.NodeRecord) engine.Change {

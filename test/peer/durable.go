@@ -35,7 +35,7 @@ func (t *tracing) Commit(ctx context.Context, b *engine.Batch) error {
 		var seqs []uint64
 		for i := range b.Changes {
 			if k := b.Changes[i].Kind; k == engine.ChangePutEviction || k == engine.ChangeCloseEviction {
-				seqs = append(seqs, b.Changes[i].Eviction.Seq)
+				seqs = append(seqs, b.Changes[i].Eviction.Seq())
 			}
 		}
 		if len(seqs) > 0 {

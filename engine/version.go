@@ -1,0 +1,116 @@
+package engine
+
+import (
+	"slices"
+	"time"
+)
+
+// Version is an eviction as one change left it. It takes little room, so that a
+// change costs little until somebody wants to read it, and shares with other
+// versions what they have in common. Once handed to a store it never changes.
+type Version struct {
+	pod     *pod
+	grounds *grounds
+	// rest is nil for most; it is the version's own.
+	rest               *evictionRest
+	nodeUID            string
+	boundAt            time.Time
+	seq, revision      uint64
+	openedAt, closedAt instant
+	state              State
+	hold               Hold
+	closeReason        CloseReason
+	cancelCause        CancelCause
+}
+
+// VersionOf returns a version that is r as it is now.
+func VersionOf(r *EvictionRecord) *Version {
+	c := *r
+	c.Requests = slices.Clone(r.Requests)
+	if r.Cause.Toleration != nil {
+		c.Cause.Toleration = r.Cause.Toleration.DeepCopy()
+	}
+	if r.Delivery != nil {
+		d := *r.Delivery
+		c.Delivery = &d
+	}
+	if r.Observed != nil {
+		o := *r.Observed
+		c.Observed = &o
+	}
+	return &Version{seq: r.Seq, revision: r.Revision, rest: &evictionRest{whole: &c}}
+}
+
+// Seq is the eviction's sequence.
+func (v *Version) Seq() uint64 { return v.seq }
+
+// UID is that of the eviction's pod.
+func (v *Version) UID() string {
+	if v.pod == nil {
+		return v.rest.whole.UID
+	}
+	return v.pod.uid
+}
+
+// Record returns the version as a record of its own. What the record points to
+// is shared and must not be changed.
+func (v *Version) Record() *EvictionRecord {
+	r := &EvictionRecord{}
+	v.Fill(r)
+	return r
+}
+
+// Fill is Record into room that the caller has.
+func (v *Version) Fill(r *EvictionRecord) {
+	p, g := v.pod, v.grounds
+	if p == nil {
+		*r = *v.rest.whole
+		r.Seq, r.Revision = v.seq, v.revision
+		return
+	}
+	*r = EvictionRecord{
+		Cluster: p.node.sc.name, Seq: v.seq, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: v.nodeUID,
+		State: v.state, Hold: v.hold, BoundAt: v.boundAt, Due: g.due, Cause: g.cause, OpenedAt: v.openedAt.time(),
+		ClosedAt: v.closedAt.time(), CloseReason: v.closeReason, CancelCause: v.cancelCause, Revision: v.revision,
+	}
+	if m := v.rest; m != nil {
+		r.HoldUntil, r.Requests, r.Delivery, r.Attempts, r.NoAnswers = m.holdUntil, m.requests, m.delivery, m.attempts, m.noAnswers
+		r.NotBefore, r.LastOutcome, r.LastMessage = m.notBefore, m.lastOutcome, m.lastMessage
+		r.FirstSentAt, r.LastSentAt, r.ResultAt, r.ConfirmBy = m.firstSentAt, m.lastSentAt, m.resultAt, m.confirmBy
+		r.FirstDue, r.Observed = m.firstDue, m.observed
+	}
+}
+
+// versionChunk is how many versions are allocated at once. Those of a chunk go
+// the same way one after the other.
+const versionChunk = 64
+
+// version returns the eviction as it stands, for the store and for readers.
+func (s *shard) version(e *eviction) *Version {
+	if len(s.versions) == 0 {
+		s.versions = make([]Version, versionChunk)
+	}
+	v := &s.versions[0]
+	s.versions = s.versions[1:]
+	e.version(v)
+	return v
+}
+
+func (e *eviction) version(v *Version) {
+	p := e.pod
+	*v = Version{
+		pod: p, grounds: e.grounds, nodeUID: p.node.uid, boundAt: p.boundAt, seq: e.seq(), revision: e.revision,
+		openedAt: e.openedAt, state: e.state, hold: e.hold,
+	}
+	if e.rest != nil {
+		rest := e.rest.evictionRest
+		v.rest = &rest
+	}
+}
+
+// record returns the eviction as it stands, for readers.
+func (e *eviction) record() *EvictionRecord {
+	var v Version
+	e.version(&v)
+	return v.Record()
+}
