@@ -283,13 +283,15 @@ func (a *Agent) newFeeder(who identity, epoch uint64) (*client.Feeder, error) {
 	return client.NewFeeder(a.conf.Conn, client.FeederConfig{
 		Cluster: a.conf.Cluster, ClusterUID: who.uid, FeederID: a.conf.ID, Epoch: epoch,
 		AgentVersion: a.conf.Version, KubernetesVersion: who.version,
-		Source: a.source, Alive: a.source.alive, OnSynced: a.setSynced, Logger: a.conf.Logger,
+		Source: a.source, Alive: a.source.alive, OnSynced: a.setSynced, OnNodeHealth: a.setNodeHealth, Logger: a.conf.Logger,
+		NodeLifecycleController: func(ctx context.Context) string { return lifecycleController(ctx, a.act.CoreV1()) },
 	})
 }
 
 func (a *Agent) newExecutor(notes *announcer) (*client.Executor, error) {
 	evictor := *a.evictor
 	evictor.marked = notes.marked
+	updater := &updater{evictor: a.evictor, leases: a.source.leases, notes: notes}
 	return client.NewExecutor(a.conf.Conn, client.ExecutorConfig{
 		ID: a.conf.ID, Clusters: []string{a.conf.Cluster}, Capacity: uint32(min(a.conf.Workers, math.MaxInt32)), Version: a.conf.Version, Logger: a.log,
 		ConfirmAfter: confirmAfter,
@@ -301,7 +303,20 @@ func (a *Agent) newExecutor(notes *announcer) (*client.Executor, error) {
 				"uid", t.Pod.GetUid(), "outcome", outcomeLabel(r.Outcome), "message", r.Message)
 			return r
 		},
+		NodeHandler: func(ctx context.Context, t *client.Task) client.Result {
+			began := a.conf.Clock.Now()
+			r := updater.update(ctx, t)
+			a.metrics.answered(r.Outcome, a.conf.Clock.Now().Sub(began))
+			a.log.DebugContext(ctx, "order for a node carried out", "node", t.Node.GetName(), "outcome", outcomeLabel(r.Outcome), "message", r.Message)
+			return r
+		},
 	})
+}
+
+// setNodeHealth follows the nodes' leases while the service wants them. An older
+// service says nothing of it and wants none.
+func (a *Agent) setNodeHealth(mode reprievev1.NodeHealthMode) {
+	a.source.wantLeases(mode > reprievev1.NodeHealthMode_NODE_HEALTH_MODE_OFF)
 }
 
 func (a *Agent) setLeading(on bool) {

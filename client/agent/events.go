@@ -22,8 +22,27 @@ import (
 // (kubernetes pkg/controller/tainteviction), by which people look for them.
 const eventReason = "TaintManagerEviction"
 
-// announcer writes events on pods. Events of one pod that are alike are
-// aggregated by client-go's recorder.
+// The reasons of events on nodes: the first is the node lifecycle controller's,
+// which has it on the node's pods too, and the others are the kubelet's.
+const (
+	nodeNotReady = "NodeNotReady"
+	nodeReady    = "NodeReady"
+)
+
+// taintReasons are the reasons of events on nodes for the taints that follow from
+// conditions: when one is added, and when it is removed.
+var taintReasons = map[string][2]string{
+	corev1.TaintNodeNotReady:           {nodeNotReady, nodeReady},
+	corev1.TaintNodeUnreachable:        {nodeNotReady, nodeReady},
+	corev1.TaintNodeUnschedulable:      {"NodeNotSchedulable", "NodeSchedulable"},
+	corev1.TaintNodeMemoryPressure:     {"NodeHasInsufficientMemory", "NodeHasSufficientMemory"},
+	corev1.TaintNodeDiskPressure:       {"NodeHasDiskPressure", "NodeHasNoDiskPressure"},
+	corev1.TaintNodePIDPressure:        {"NodeHasInsufficientPID", "NodeHasSufficientPID"},
+	corev1.TaintNodeNetworkUnavailable: {"NodeNetworkUnavailable", "NodeNetworkAvailable"},
+}
+
+// announcer writes events on pods and nodes. Events of one object that are alike
+// are aggregated by client-go's recorder.
 type announcer struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
@@ -52,6 +71,38 @@ func (a *announcer) event(namespace, name, uid, message string) {
 	a.recorder.Event(&corev1.ObjectReference{
 		APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid),
 	}, corev1.EventTypeNormal, eventReason, message)
+}
+
+// nodeChanged implements [notes].
+func (a *announcer) nodeChanged(o *reprievev1.UpdateNode, reason, message string) {
+	a.recorder.Event(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: o.GetName(), UID: types.UID(o.GetUid())}, corev1.EventTypeNormal, reason, message)
+}
+
+// podNotReady implements [notes].
+func (a *announcer) podNotReady(p *corev1.Pod) {
+	a.recorder.Event(&corev1.ObjectReference{
+		APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID,
+	}, corev1.EventTypeWarning, nodeNotReady, "Node is not ready")
+}
+
+// taintReason is the reason of an event on a node whose taints changed.
+func taintReason(added, removed []corev1.Taint) string {
+	for i, list := range [][]corev1.Taint{added, removed} {
+		for j := range list {
+			if r, ok := taintReasons[list[j].Key]; ok {
+				return r[i]
+			}
+		}
+	}
+	return "TaintsChanged"
+}
+
+// withReason adds the service's reason to a message.
+func withReason(message, reason string) string {
+	if reason == "" {
+		return message
+	}
+	return message + ": " + reason
 }
 
 // watch tells of cancellations until ctx is done, while enforcing says that the

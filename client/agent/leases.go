@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/reprieve-dev/reprieve/internal/clock"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -45,7 +47,7 @@ type leaseWatch struct {
 }
 
 func newLeaseWatch(coordination rest.Interface, clk clock.Clock, t *troubles, report func(*reprievev1.Event)) *leaseWatch {
-	store := &leases{clock: clk, renewTimes: map[string]time.Time{}, renewed: map[string]bool{}, behind: map[string]time.Time{}}
+	store := &leases{clock: clk, renewTimes: map[string]time.Time{}, changed: map[string]bool{}, renewed: map[string]bool{}, behind: map[string]time.Time{}}
 	return &leaseWatch{store: store, report: report, follower: &follower{
 		store: store, resource: "leases", rest: coordination, example: &coordinationv1.Lease{}, namespace: corev1.NamespaceNodeLease,
 		clock: clk, troubles: t, stirred: func() {},
@@ -73,16 +75,16 @@ func (w *leaseWatch) tell(ctx context.Context) {
 	if quiet, open := w.follower.quiet(); !open || quiet > maxQuiet || !w.believes(ctx) {
 		return
 	}
-	names, ok := w.store.take()
+	names, times, ok := w.store.take()
 	if !ok {
 		return
 	}
 	for {
 		n := min(len(names), maxReported)
 		w.report(&reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_LeaseRenewals{
-			LeaseRenewals: &reprievev1.NodeLeaseRenewals{NodeNames: names[:n:n]},
+			LeaseRenewals: &reprievev1.NodeLeaseRenewals{NodeNames: names[:n:n], RenewTimes: times[:n:n]},
 		}})
-		if names = names[n:]; len(names) == 0 {
+		if names, times = names[n:], times[n:]; len(names) == 0 {
 			return
 		}
 	}
@@ -98,7 +100,7 @@ func (w *leaseWatch) believes(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	err := w.look(ctx, name)
+	_, err := w.look(ctx, name)
 	w.follower.troubles.note(ctx, w.follower.calls("get"), err)
 	if err == nil {
 		w.looked = now
@@ -106,32 +108,37 @@ func (w *leaseWatch) believes(ctx context.Context) bool {
 	return err == nil
 }
 
-// look reads a node's lease live, for the watch to be judged by.
-func (w *leaseWatch) look(ctx context.Context, node string) error {
+// look reads a node's lease live, for the watch to be judged by. It returns when
+// it was renewed; zero if there is none.
+func (w *leaseWatch) look(ctx context.Context, node string) (at time.Time, err error) {
 	var lease coordinationv1.Lease
 	before := w.store.renewedAt(node)
-	err := w.follower.rest.Get().Namespace(corev1.NamespaceNodeLease).Resource(w.follower.resource).Name(node).MaxRetries(0).Do(ctx).Into(&lease)
+	err = w.follower.rest.Get().Namespace(corev1.NamespaceNodeLease).Resource(w.follower.resource).Name(node).MaxRetries(0).Do(ctx).Into(&lease)
 	if apierrors.IsNotFound(err) {
-		return nil // Nobody renews it.
+		return at, nil // Nobody renews it.
 	}
 	if err == nil {
-		w.store.showed(node, before, renewTime(&lease))
+		at = renewTime(&lease)
+		w.store.showed(node, before, at)
 	}
-	return err
+	return at, err
 }
 
 var errNoLeases = errors.New("the watch of the nodes' leases does not stand")
 
-// silent reports whether the node's lease, read live, is the one that the service
-// was told of last. If not, nothing is reported until the watch has caught up.
-func (w *leaseWatch) silent(ctx context.Context, node string) (bool, error) {
+// unrenewed reads the node's Lease live and reports whether the node was silent
+// since the renewal that the service counts from: basis, if one was ever told. If
+// the live one is newer than the watch's, nothing is reported until that has
+// caught up.
+func (w *leaseWatch) unrenewed(ctx context.Context, node string, basis time.Time) (bool, error) {
 	if w == nil || !w.store.listed() {
 		return false, errNoLeases
 	}
-	if err := w.look(ctx, node); err != nil {
+	at, err := w.look(ctx, node)
+	if err != nil {
 		return false, fmt.Errorf("read the lease of node %s: %w", node, err)
 	}
-	return w.store.shows(node), nil
+	return w.store.unrenewed(node, at, basis), nil
 }
 
 // leases is the store of the leases' reflector: when each was renewed, by the
@@ -143,6 +150,9 @@ type leases struct {
 	mu         sync.Mutex // guards what follows
 	synced     bool
 	renewTimes map[string]time.Time
+	// changed are the names whose time has ever changed: the service was told, or
+	// will be.
+	changed map[string]bool
 	// renewed are the names whose time has changed since the last report.
 	renewed map[string]bool
 	// behind are the times that a live read has shown and the watch has not.
@@ -190,7 +200,7 @@ func (s *leases) set(name string, at time.Time) {
 	if known && old.Equal(at) || !known && !s.synced {
 		return
 	}
-	s.renewed[name] = true
+	s.changed[name], s.renewed[name] = true, true
 	s.newest, s.newestAt = name, s.clock.Now()
 }
 
@@ -209,6 +219,7 @@ func (s *leases) Delete(obj any) error {
 // drop forgets a lease. mu is held.
 func (s *leases) drop(name string) {
 	delete(s.renewTimes, name)
+	delete(s.changed, name)
 	delete(s.renewed, name)
 	delete(s.behind, name)
 	if s.newest == name {
@@ -247,15 +258,19 @@ func (s *leases) Resync() error { return nil }
 
 // take empties the renewals. It reports false while there is nothing to report
 // from: before the first list, and while the watch is behind.
-func (s *leases) take() (names []string, ok bool) {
+func (s *leases) take() (names []string, times []*timestamppb.Timestamp, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.synced || len(s.behind) > 0 {
-		return nil, false
+		return nil, nil, false
 	}
 	names = slices.Sorted(maps.Keys(s.renewed))
+	times = make([]*timestamppb.Timestamp, len(names))
+	for i, name := range names {
+		times[i] = timestamppb.New(s.renewTimes[name])
+	}
 	clear(s.renewed)
-	return names, true
+	return names, times, true
 }
 
 // latest is the lease that was renewed last, and when that was seen; empty
@@ -293,13 +308,20 @@ func (s *leases) showed(name string, before, live time.Time) {
 	s.behind[name] = live
 }
 
-// shows reports whether the watch shows what the last live read of the lease did,
-// and the service has been told.
-func (s *leases) shows(name string) bool {
+// unrenewed reports whether a live read shows what the watch does and the service
+// rests on, which is basis unless the lease has not changed since the first list.
+// A report that is on its way is later than what the service rests on.
+func (s *leases) unrenewed(name string, live, basis time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, behind := s.behind[name]
-	return !behind && !s.renewed[name]
+	switch {
+	case behind:
+		return false
+	case live.IsZero():
+		return true // There is none: nobody renews it.
+	}
+	return !s.changed[name] || live.Equal(basis)
 }
 
 // lags reports whether the watch has been behind for too long.

@@ -57,6 +57,14 @@ func (d *desk) told() (names []string, reported bool) {
 	d.tell(d.t.Context())
 	for _, r := range d.reports {
 		names = append(names, r.GetNodeNames()...)
+		for i, at := range r.GetRenewTimes() {
+			if was := d.store.renewedAt(r.GetNodeNames()[i]); !at.AsTime().Equal(was) {
+				d.t.Errorf("%s is told to be renewed at %s, not %s", r.GetNodeNames()[i], at.AsTime(), was)
+			}
+		}
+		if len(r.GetRenewTimes()) != len(r.GetNodeNames()) {
+			d.t.Errorf("%d times of %d nodes", len(r.GetRenewTimes()), len(r.GetNodeNames()))
+		}
 	}
 	return names, len(d.reports) > 0
 }
@@ -132,15 +140,15 @@ func TestNoReportsWhileTheWatchIsBehind(t *testing.T) {
 	a.put("leases", "", testLease("n1", at(0)))
 	a.put("leases", "", testLease("n2", at(0)))
 	d := newDesk(t, a)
-	if silent, err := d.silent(t.Context(), "n1"); err != nil || !silent {
+	if silent, err := d.unrenewed(t.Context(), "n1", time.Time{}); err != nil || !silent {
 		t.Fatalf("silent %t, %v", silent, err)
 	}
-	if silent, err := d.silent(t.Context(), "without-lease"); err != nil || !silent {
+	if silent, err := d.unrenewed(t.Context(), "without-lease", time.Time{}); err != nil || !silent {
 		t.Fatalf("a node without a lease: silent %t, %v", silent, err)
 	}
 	d.wantTold()
 	event, raw := a.store("leases", "", testLease("n1", at(10)))
-	if silent, err := d.silent(t.Context(), "n1"); err != nil || silent {
+	if silent, err := d.unrenewed(t.Context(), "n1", time.Time{}); err != nil || silent {
 		t.Fatalf("silent %t, %v, although its lease was renewed", silent, err)
 	}
 	d.wantNothing("the watch is behind")
@@ -154,11 +162,14 @@ func TestNoReportsWhileTheWatchIsBehind(t *testing.T) {
 	}
 	a.send("leases", map[string]any{"type": event, "object": raw})
 	d.awaitRenewed("n1", at(10))
-	if silent, err := d.silent(t.Context(), "n1"); err != nil || silent {
+	if silent, err := d.unrenewed(t.Context(), "n1", time.Time{}); err != nil || silent {
 		t.Fatalf("silent %t, %v, although its renewal has not been reported", silent, err)
 	}
 	d.wantTold("n1")
-	if silent, err := d.silent(t.Context(), "n1"); err != nil || !silent {
+	if silent, err := d.unrenewed(t.Context(), "n1", at(0)); err != nil || silent {
+		t.Fatalf("silent %t, %v, although the order was made before the report", silent, err)
+	}
+	if silent, err := d.unrenewed(t.Context(), "n1", at(10)); err != nil || !silent {
 		t.Fatalf("silent %t, %v, after the report", silent, err)
 	}
 	if d.store.lags() {
@@ -218,7 +229,7 @@ func TestWatchThatStaysBehindIsBegunAnew(t *testing.T) {
 		t.Fatalf("the first report has %v", names)
 	}
 	a.store("leases", "", testLease("n1", at(10)))
-	if silent, err := w.silent(t.Context(), "n1"); err != nil || silent {
+	if silent, err := w.unrenewed(t.Context(), "n1", time.Time{}); err != nil || silent {
 		t.Fatalf("silent %t, %v", silent, err)
 	}
 	clk.Set(epoch.Add(behindTime + time.Millisecond))
@@ -243,11 +254,11 @@ func TestLeasesAreWatchedOnRequest(t *testing.T) {
 	if e := <-f.events; e.GetLeaseRenewals() == nil || len(e.GetLeaseRenewals().GetNodeNames()) != 0 {
 		t.Errorf("the first report is %v", e)
 	}
-	if silent, err := f.source.leases().silent(t.Context(), "n1"); err != nil || !silent {
+	if silent, err := f.source.leases().unrenewed(t.Context(), "n1", time.Time{}); err != nil || !silent {
 		t.Errorf("silent %t, %v", silent, err)
 	}
 	f.source.wantLeases(false)
-	if _, err := f.source.leases().silent(t.Context(), "n1"); err == nil {
+	if _, err := f.source.leases().unrenewed(t.Context(), "n1", time.Time{}); err == nil {
 		t.Error("a node is silent by leases that are not watched")
 	}
 	f.source.wantLeases(true)

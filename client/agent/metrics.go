@@ -49,6 +49,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, o := range []reprievev1.Outcome{
 		reprievev1.Outcome_OUTCOME_EVICTED, reprievev1.Outcome_OUTCOME_GONE, reprievev1.Outcome_OUTCOME_SUPERSEDED, reprievev1.Outcome_OUTCOME_STALE,
 		reprievev1.Outcome_OUTCOME_BLOCKED, reprievev1.Outcome_OUTCOME_DENIED, reprievev1.Outcome_OUTCOME_FAILED, reprievev1.Outcome_OUTCOME_RECALLED,
+		reprievev1.Outcome_OUTCOME_APPLIED,
 	} {
 		m.orders.WithLabelValues(outcomeLabel(o))
 	}
@@ -108,6 +109,11 @@ func (c *sourceCollector) Collect(ch chan<- prometheus.Metric) {
 			if quiet, open := w.quiet(); open {
 				ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, quiet.Seconds(), w.resource)
 			}
+		}
+	}
+	if w := c.source.leases(); w != nil {
+		if quiet, open := w.follower.quiet(); open {
+			ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, quiet.Seconds(), w.follower.resource)
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(c.objects, prometheus.GaugeValue, float64(nodes), "nodes")

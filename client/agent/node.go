@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/reprieve-dev/reprieve/internal/clock"
 )
@@ -29,23 +30,34 @@ type nodeReader struct {
 	reads map[string]*nodeRead
 }
 
-// nodeRead is one read of a node; taints and err are set when done is closed.
+// nodeRead is one read of a node; what was read is set when done is closed.
 type nodeRead struct {
 	at     time.Time
 	done   chan struct{}
+	uid    types.UID
+	ready  corev1.ConditionStatus
 	taints []corev1.Taint
 	err    error
 }
 
 // taints are the node's as the API server has them, read since old ago.
 func (r *nodeReader) taints(ctx context.Context, name string, old time.Duration) ([]corev1.Taint, error) {
+	read, err := r.look(ctx, name, old)
+	if err != nil {
+		return nil, err
+	}
+	return read.taints, nil
+}
+
+// look is the node as the API server has it, read since old ago.
+func (r *nodeReader) look(ctx context.Context, name string, old time.Duration) (*nodeRead, error) {
 	read, mine := r.read(name, old)
 	if mine {
 		r.carryOut(ctx, read, name)
 	}
 	select {
 	case <-read.done:
-		return read.taints, read.err
+		return read, read.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -58,7 +70,8 @@ func (r *nodeReader) carryOut(order context.Context, read *nodeRead, name string
 	defer cancel()
 	node, err := r.get(ctx, name)
 	if read.err = err; err == nil {
-		read.taints = node.Spec.Taints
+		read.uid, read.taints = node.UID, node.Spec.Taints
+		read.ready, _ = readiness(node)
 	}
 }
 

@@ -108,8 +108,8 @@ func failReason(err error) string {
 	}
 }
 
-// leaseCalls end so: their rights come from a Role, those of all other calls from
-// the ClusterRole.
+// leaseCalls end so: their rights come from a Role, those of the calls for node
+// health from an overlay of their own, and those of all others from the ClusterRole.
 const leaseCalls = "the lease"
 
 // remedy is what a person can do about a failure; empty where the error says all.
@@ -118,6 +118,8 @@ func remedy(call string, err error) string {
 	switch {
 	case apierrors.IsForbidden(err) && lease:
 		return "bind the agent's user to the Role reprieve-agent in the lease's namespace (deploy/kustomize/base/agent/rbac.yaml)"
+	case apierrors.IsForbidden(err) && (strings.HasSuffix(call, " leases") || strings.HasPrefix(call, "patch nodes")):
+		return "apply deploy/kustomize/overlays/node-health, or switch node_health off in the cluster's policy"
 	case apierrors.IsForbidden(err):
 		return "bind the agent's user to the ClusterRole reprieve-agent (deploy/kustomize/base/clusterrole)"
 	case apierrors.IsUnauthorized(err):

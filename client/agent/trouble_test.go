@@ -57,6 +57,19 @@ func TestTroublesAreToldOnce(t *testing.T) {
 	}
 }
 
+// Each call's right comes from one place, which a refusal names.
+func TestForbiddenCallsNameTheirRights(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{}, "", errors.New("no"))
+	for call, want := range map[string]string{
+		"get " + leaseCalls: "Role reprieve-agent", "list leases": "overlays/node-health", "get leases": "overlays/node-health",
+		"patch nodes": "overlays/node-health", "patch nodes/status": "overlays/node-health", "list nodes": "ClusterRole reprieve-agent",
+	} {
+		if got := remedy(call, forbidden); !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %s", call, got, want)
+		}
+	}
+}
+
 // An agent that cannot find out which cluster it is in does not say that it is ready.
 func TestNotReadyBeforeTheClusterIsKnown(t *testing.T) {
 	a := newAPI(t)
