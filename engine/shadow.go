@@ -50,7 +50,7 @@ type DifferenceReason uint8
 // The reasons of a difference.
 const (
 	ReasonUnspecified DifferenceReason = iota
-	// ReasonWaitRestarted: the other controller counted from a later instant, as other pods confirm (D8, D9).
+	// ReasonWaitRestarted: the other controller counted from a later instant, as pods with other starts confirm (D8, D9).
 	ReasonWaitRestarted
 	// ReasonTolerationChanged: the wait changed and the other kept its first due instant (D13).
 	ReasonTolerationChanged

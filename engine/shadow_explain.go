@@ -94,18 +94,15 @@ func (j *shadowJoin) explainLater(p *shadowPod, ours *EvictionRecord) (Differenc
 		return ReasonUnexplained, fmt.Sprintf("it was due at %s, a wait of %s", clockTime(ours.Due), roundTime(wait))
 	}
 	text := fmt.Sprintf("its wait of %s was counted from %s instead of %s", roundTime(wait), clockTime(begun), clockTime(ours.Cause.Start))
-	if j.confirmed(p, begun, wait) {
+	if j.confirmed(p, begun) {
 		return ReasonWaitRestarted, text + ", and so were others"
 	}
-	return ReasonUnexplained, "as if " + text + "; no pod with another wait or start confirms it"
+	return ReasonUnexplained, "as if " + text + "; no pod with another start confirms it"
 }
 
 // restartCell has the pods whose waits were counted again from about one
-// instant: the range of their waits and of their own starts.
-type restartCell struct {
-	minWait, maxWait   time.Duration
-	minStart, maxStart time.Time
-}
+// instant: the range of their own starts.
+type restartCell struct{ minStart, maxStart time.Time }
 
 // lateBy is the instant from which the other controller counted a pod's wait, if
 // that is later than here.
@@ -126,14 +123,12 @@ func (j *shadowJoin) cell(t time.Time) int64 {
 
 // confirm notes a pod whose wait was counted from begun.
 func (j *shadowJoin) confirm(p *shadowPod, begun time.Time) {
-	ours := p.decides()
-	wait, start := ours.Due.Sub(ours.Cause.Start), ours.Cause.Start
+	start := p.decides().Cause.Start
 	c := j.restarts[j.cell(begun)]
 	if c == nil {
-		j.restarts[j.cell(begun)] = &restartCell{wait, wait, start, start}
+		j.restarts[j.cell(begun)] = &restartCell{start, start}
 		return
 	}
-	c.minWait, c.maxWait = min(c.minWait, wait), max(c.maxWait, wait)
 	if start.Before(c.minStart) {
 		c.minStart = start
 	}
@@ -143,14 +138,14 @@ func (j *shadowJoin) confirm(p *shadowPod, begun time.Time) {
 }
 
 // confirmed reports whether another pod proves a restart. A controller that is
-// merely slow is late by about the same for all; one that began to count again
-// is on time from one instant for pods whose waits or starts differ, by more
-// than the tolerance can blur.
-func (j *shadowJoin) confirmed(p *shadowPod, begun time.Time, wait time.Duration) bool {
+// merely slow is late by about the same for all, whatever their waits; one that
+// began to count again is on time from one instant for pods whose starts differ,
+// by more than the tolerance can blur.
+func (j *shadowJoin) confirmed(p *shadowPod, begun time.Time) bool {
 	start, apart := p.decides().Cause.Start, 2*max(j.query.Tolerance, time.Millisecond)
 	for _, i := range []int64{-1, 0, 1} {
 		c := j.restarts[j.cell(begun)+i]
-		if c != nil && (c.maxWait-wait > apart || wait-c.minWait > apart || c.maxStart.Sub(start) > apart || start.Sub(c.minStart) > apart) {
+		if c != nil && (c.maxStart.Sub(start) > apart || start.Sub(c.minStart) > apart) {
 			return true
 		}
 	}

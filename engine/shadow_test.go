@@ -172,15 +172,30 @@ func TestShadowReasons(t *testing.T) {
 	}
 }
 
-// TestShadowRestart: the other controller begins every wait again at 7 s.
+// TestShadowRestart: the other controller begins every wait again at 12 s.
 func TestShadowRestart(t *testing.T) {
 	b, _ := beside(t, engine.ModeShadow, mem.New())
+	b.untaintedNode()
+	later := func() engine.Event {
+		e := onNode("later", 20)
+		e.Pod.BoundAt = epoch.Add(7 * time.Second)
+		return e
+	}
+	b.at(2, tainted("x"), onNode("first", 30))
+	b.at(7, later())
+	b.at(32, taken(later()))
+	b.at(42, taken(onNode("first", 30)))
+	r := b.report(nil)
+	if r.Totals.Later != 2 || r.Reasons[engine.ReasonWaitRestarted] != 2 || r.P50 != 5*time.Second || r.Max != 10*time.Second {
+		t.Fatalf("%+v", r)
+	}
+	// One that is late by the same for all is no restart, whatever their waits.
+	b, _ = beside(t, engine.ModeShadow, mem.New())
 	b.untaintedNode()
 	b.at(2, tainted("x"), onNode("short", 10), onNode("long", 30))
 	b.at(17, taken(onNode("short", 10)))
 	b.at(37, taken(onNode("long", 30)))
-	r := b.report(nil)
-	if r.Totals.Later != 2 || r.Reasons[engine.ReasonWaitRestarted] != 2 || r.P50 != 5*time.Second {
+	if r := b.report(nil); r.Totals.Later != 2 || r.Reasons[engine.ReasonUnexplained] != 2 || r.P50 != 5*time.Second {
 		t.Fatalf("%+v", r)
 	}
 	// A controller that is slow is no restart, however many pods it is late for.

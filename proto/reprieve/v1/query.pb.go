@@ -321,7 +321,7 @@ const (
 	// Not set.
 	ShadowDifference_REASON_UNSPECIFIED ShadowDifference_Reason = 0
 	// The other controller began its waits again, as the built-in one does when it
-	// starts: pods with other waits, or other starts, were counted from the same instant.
+	// starts: pods whose waits began at other instants were counted from the same one.
 	ShadowDifference_REASON_WAIT_RESTARTED ShadowDifference_Reason = 1
 	// The wait became longer or shorter, by tolerations or taints, and the other
 	// controller kept the first due instant.
