@@ -29,6 +29,17 @@ func (a *app) admin(ctx context.Context, f func(s *session) error) error {
 	})
 }
 
+// onCluster runs a command that acts on one cluster: its argument, or --cluster.
+func (a *app) onCluster(f func(s *session, cluster string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		cluster, err := a.clusterArg(args)
+		if err != nil {
+			return err
+		}
+		return a.admin(cmd.Context(), func(s *session) error { return f(s, cluster) })
+	}
+}
+
 // session is one command's connection.
 type session struct {
 	*app

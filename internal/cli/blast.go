@@ -34,22 +34,16 @@ are due evictions that are held; WHERE names held and rejected nodes.`,
 		Example: `  reprieve blast list prod
   reprieve get evictions --cluster prod --hold blast-radius`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
+		RunE: a.onCluster(func(s *session, cluster string) error {
+			r, err := call(s, noOpts(s.admin.ListBlastRadiusTrips), &reprievev1.ListBlastRadiusTripsRequest{Cluster: cluster})
 			if err != nil {
 				return err
 			}
-			return a.admin(cmd.Context(), func(s *session) error {
-				r, err := call(s, noOpts(s.admin.ListBlastRadiusTrips), &reprievev1.ListBlastRadiusTripsRequest{Cluster: cluster})
-				if err != nil {
-					return err
-				}
-				if a.flags.output != outputTable {
-					return a.printMessage(r)
-				}
-				return a.printTable(blastTable(r.GetTrips(), a.Clock.Now()), "Nothing is held: no taint key came to too many nodes at once.")
-			})
-		},
+			if a.flags.output != outputTable {
+				return a.printMessage(r)
+			}
+			return a.printTable(blastTable(r.GetTrips(), a.Clock.Now()), "Nothing is held: no taint key came to too many nodes at once.")
+		}),
 	}
 }
 
@@ -89,22 +83,17 @@ It first shows what is held, and asks; --yes goes on without asking.`,
 		Example: `  reprieve blast release prod
   reprieve blast release prod --key example.com/maintenance --yes`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
-			if err != nil {
-				return err
-			}
-			req := &reprievev1.ReleaseBlastRadiusRequest{Cluster: cluster, Key: f.key}
-			return a.admin(cmd.Context(), func(s *session) error { return s.releaseBlast(req, f) })
-		},
+		RunE: a.onCluster(func(s *session, cluster string) error { return s.releaseBlast(cluster, f) }),
 	}
 	f.register(cmd, "only this taint key; also one that is rejected")
 	addYes(cmd, &f.yes)
 	return cmd
 }
 
-func (s *session) releaseBlast(req *reprievev1.ReleaseBlastRadiusRequest, f blastFlags) error {
-	req.ValidateOnly = true
+// releaseBlast lets go what was shown, key by key: a key that trips while the
+// question waits for its answer is another matter.
+func (s *session) releaseBlast(cluster string, f blastFlags) error {
+	req := &reprievev1.ReleaseBlastRadiusRequest{Cluster: cluster, Key: f.key, ValidateOnly: true}
 	r, err := call(s, noOpts(s.admin.ReleaseBlastRadius), req)
 	if err != nil {
 		return err
@@ -112,19 +101,25 @@ func (s *session) releaseBlast(req *reprievev1.ReleaseBlastRadiusRequest, f blas
 	verb := "Would release"
 	if !f.dryRun {
 		verb = "Released"
-		impact := fmt.Sprintf("Releasing %s in %s lets %s go.", blastKeys(r.GetTrips()), req.GetCluster(), plural(r.GetReleased(), "due eviction", "due evictions"))
+		impact := fmt.Sprintf("Releasing %s in %s lets %s go.", blastKeys(r.GetTrips()), cluster, plural(r.GetReleased(), "due eviction", "due evictions"))
 		if err := s.confirm(f.yes, impact); err != nil {
 			return err
 		}
-		req.ValidateOnly = false
-		if r, err = call(s, noOpts(s.admin.ReleaseBlastRadius), req); err != nil {
-			return err
+		shown := r.GetTrips()
+		r = &reprievev1.ReleaseBlastRadiusResponse{}
+		for _, t := range shown {
+			done, err := call(s, noOpts(s.admin.ReleaseBlastRadius), &reprievev1.ReleaseBlastRadiusRequest{Cluster: cluster, Key: t.GetKey()})
+			if err != nil {
+				return err
+			}
+			r.Trips = append(r.Trips, done.GetTrips()...)
+			r.Released += done.GetReleased()
 		}
 	}
 	if s.flags.output != outputTable {
 		return s.printMessage(r)
 	}
-	_, err = fmt.Fprintf(s.Out, "%s %s in %s: %s.\n", verb, cleanText(blastKeys(r.GetTrips())), req.GetCluster(), plural(r.GetReleased(), "due eviction", "due evictions"))
+	_, err = fmt.Fprintf(s.Out, "%s %s in %s: %s.\n", verb, cleanText(blastKeys(r.GetTrips())), cluster, plural(r.GetReleased(), "due eviction", "due evictions"))
 	return err
 }
 
@@ -142,32 +137,26 @@ it back.`,
 		Example: `  reprieve blast reject prod --reason "taint --all was a typo"
   reprieve blast reject prod --key example.com/maintenance --dry-run`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
+		RunE: a.onCluster(func(s *session, cluster string) error {
+			r, err := call(s, noOpts(s.admin.RejectBlastRadius), &reprievev1.RejectBlastRadiusRequest{
+				Cluster: cluster, Key: f.key, Reason: reason, ValidateOnly: f.dryRun,
+			})
 			if err != nil {
 				return err
 			}
-			return a.admin(cmd.Context(), func(s *session) error {
-				r, err := call(s, noOpts(s.admin.RejectBlastRadius), &reprievev1.RejectBlastRadiusRequest{
-					Cluster: cluster, Key: f.key, Reason: reason, ValidateOnly: f.dryRun,
-				})
-				if err != nil {
-					return err
-				}
-				if a.flags.output != outputTable {
-					return a.printMessage(r)
-				}
-				if err := a.printTable(blastTable(r.GetTrips(), a.Clock.Now()), ""); err != nil {
-					return err
-				}
-				verb := "Rejected"
-				if f.dryRun {
-					verb = "Would reject"
-				}
-				_, err = fmt.Fprintf(a.Out, "%s %s in %s: %s.\n", verb, cleanText(blastKeys(r.GetTrips())), cluster, plural(r.GetRejected(), "pod stays", "pods stay"))
+			if a.flags.output != outputTable {
+				return a.printMessage(r)
+			}
+			if err := a.printTable(blastTable(r.GetTrips(), a.Clock.Now()), ""); err != nil {
 				return err
-			})
-		},
+			}
+			verb := "Rejected"
+			if f.dryRun {
+				verb = "Would reject"
+			}
+			_, err = fmt.Fprintf(a.Out, "%s %s in %s: %s.\n", verb, cleanText(blastKeys(r.GetTrips())), cluster, plural(r.GetRejected(), "pod stays", "pods stay"))
+			return err
+		}),
 	}
 	f.register(cmd, "only this taint key")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for people")

@@ -24,15 +24,9 @@ without --new-cluster.`,
 		Example: `  reprieve enforce prod --dry-run
   reprieve enforce prod`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
-			if err != nil {
-				return err
-			}
-			return a.admin(cmd.Context(), func(s *session) error {
-				return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_ENFORCE), act)
-			})
-		},
+		RunE: a.onCluster(func(s *session, cluster string) error {
+			return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_ENFORCE), act)
+		}),
 	}
 	cmd.Flags().BoolVar(&act.dryRun, "dry-run", false, "only tell the impact")
 	addYes(cmd, &act.yes)
@@ -54,15 +48,9 @@ evicted, and sets nothing. A cluster named report is set by --cluster report.`,
 		Example: `  reprieve shadow prod
   reprieve shadow report --cluster prod`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
-			if err != nil {
-				return err
-			}
-			return a.admin(cmd.Context(), func(s *session) error {
-				return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_SHADOW), policyAct{yes: true, prepare: prepare})
-			})
-		},
+		RunE: a.onCluster(func(s *session, cluster string) error {
+			return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_SHADOW), policyAct{yes: true, prepare: prepare})
+		}),
 	}
 	addNewCluster(cmd, &prepare)
 	cmd.AddCommand(newShadowReport(a))
@@ -152,13 +140,7 @@ that is still attached brings it back as a new cluster, so stop that first. It s
 would be lost and asks; --yes goes on without asking.`,
 		Example: `  reprieve forget staging`,
 		Args:    cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
-			if err != nil {
-				return err
-			}
-			return a.admin(cmd.Context(), func(s *session) error { return s.forget(cluster, yes) })
-		},
+		RunE:    a.onCluster(func(s *session, cluster string) error { return s.forget(cluster, yes) }),
 	}
 	addYes(cmd, &yes)
 	return cmd

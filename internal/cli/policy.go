@@ -27,26 +27,20 @@ func newPolicyGet(a *app) *cobra.Command {
 		Use:   "get [CLUSTER]",
 		Short: "The policy in force, and which fields operators set",
 		Args:  cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
+		RunE: a.onCluster(func(s *session, cluster string) error {
+			r, err := call(s, noOpts(s.admin.GetPolicy), &reprievev1.GetPolicyRequest{Cluster: cluster})
 			if err != nil {
 				return err
 			}
-			return a.admin(cmd.Context(), func(s *session) error {
-				r, err := call(s, noOpts(s.admin.GetPolicy), &reprievev1.GetPolicyRequest{Cluster: cluster})
-				if err != nil {
-					return err
-				}
-				if a.flags.output != outputTable {
-					return a.printMessage(r)
-				}
-				for _, l := range policyLines(r.GetPolicy(), r.GetStored()) {
-					fmt.Fprintln(a.Out, cleanText(l))
-				}
-				_, err = fmt.Fprintf(a.Out, "# etag %s\n", r.GetEtag())
-				return err
-			})
-		},
+			if a.flags.output != outputTable {
+				return a.printMessage(r)
+			}
+			for _, l := range policyLines(r.GetPolicy(), r.GetStored()) {
+				fmt.Fprintln(a.Out, cleanText(l))
+			}
+			_, err = fmt.Fprintf(a.Out, "# etag %s\n", r.GetEtag())
+			return err
+		}),
 	}
 }
 

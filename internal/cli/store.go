@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/reprieve-dev/reprieve/engine"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -63,7 +61,7 @@ backup; without it the one of --data-dir is checked. Exit code 1: something is d
 			if err != nil {
 				return err
 			}
-			if err := printReport(a.Out, a.flags.output, r); err != nil {
+			if err := a.printReport(r); err != nil {
 				return err
 			}
 			if r.Damaged() {
@@ -88,19 +86,11 @@ func stopFirst(err error) error {
 	return err
 }
 
-func printReport(out io.Writer, format string, r *bolt.Report) error {
-	switch format {
-	case outputJSON:
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(r)
-	case outputYAML:
-		text, err := yaml.Marshal(r)
-		if err == nil {
-			_, err = out.Write(text)
-		}
-		return err
+func (a *app) printReport(r *bolt.Report) error {
+	if a.flags.output != outputTable {
+		return a.printValue(r)
 	}
+	out := a.Out
 	fmt.Fprintf(out, "%s: %d bytes, %d of them free; schema version %d, revision %d\n", r.Path, r.SizeBytes, r.FreeBytes, r.SchemaVersion, r.Revision)
 	t := &table{columns: []column{{"BUCKET", 20}, {"RECORDS", 0}, {"DAMAGED", 0}}}
 	for _, b := range r.Buckets {
