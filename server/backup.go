@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/internal/diskroom"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -43,7 +44,7 @@ func (s *adminService) copyStore(ctx context.Context) (*os.File, error) {
 		return nil, fmt.Errorf("%w: the store has no file", engine.ErrNoBackup)
 	}
 	// The copy must not take the room that commits need.
-	if free, known := room(s.dataDir); known && free < 2*uint64(info.Size()) {
+	if free, known := diskroom.Free(s.dataDir); known && free < 2*uint64(info.Size()) {
 		return nil, fmt.Errorf("%w: it needs %d bytes of room in the data folder, there are %d", engine.ErrNoBackup, 2*info.Size(), free)
 	}
 	f, err := os.CreateTemp(s.dataDir, "backup-*.tmp")
