@@ -36,7 +36,7 @@ import (
 // before its pages are written; the new size is seen at the next write.
 
 var (
-	powerImages = flag.Int("images", 300, "torn images that the power failure test builds")
+	powerImages = flag.Int("images", 60, "torn images that the power failure test builds; make power builds more")
 	powerSeed   = flag.Uint64("power-seed", 1, "seed of the power failure test")
 )
 
@@ -369,14 +369,18 @@ func scratch(t *testing.T) string {
 	return dir
 }
 
-// cut draws an instant: more often than not one at which a meta page was being written.
+// cut draws an instant: as often as not one at which a meta page was being written.
 func (rec *recording) cut(r *rand.Rand) int {
-	for {
-		at := r.IntN(len(rec.ops))
-		if rec.ops[at].meta || r.IntN(3) > 0 {
-			return at + 1
+	if r.IntN(2) == 0 {
+		return 1 + r.IntN(len(rec.ops))
+	}
+	var metas []int
+	for i, o := range rec.ops {
+		if o.meta {
+			metas = append(metas, i)
 		}
 	}
+	return 1 + metas[r.IntN(len(metas))]
 }
 
 // run judges so many images, or as many as it takes to find enough faults.
