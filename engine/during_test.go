@@ -167,11 +167,8 @@ var duringSteps = []string{
 // happen until all of the engine has taken them in, and only then lets the commit
 // end. What leaves after it must obey what came meanwhile.
 func (r *rig) duringStep() {
-	for _, name := range r.nodeNames()[:min(1, len(r.m.nodes))] {
-		// A sign of life: a gap that the commit's failure begins is one from here.
-		r.show(upsertNode(name, r.m.nodes[name]))
-	}
-	r.flush()
+	// A gap that the commit's failure begins is one from here.
+	r.must(r.d.Heartbeat(r.ctx))
 	r.judge()
 	d := &during{before: r.snapshot()}
 	d.before.lastLive = r.m.now

@@ -81,10 +81,20 @@ type rig struct {
 	ledger
 	restarted bool // since the last list
 	oldTokens []string
+	gated     gated
 	// lingers are pods, by name, that stay although they are reported gone.
 	lingers map[string]bool
 	// early says, by token, what was wrong with an order at the moment it left.
 	early map[string]string
+}
+
+// gated are evictions that a gate kept back beyond their due instant, and that a
+// barrier lets go at one instant.
+type gated struct {
+	at   time.Time
+	seqs map[uint64]bool
+	// last is the one of them that left last.
+	last *engine.EvictionRecord
 }
 
 // ledger is what the rig keeps of the pods' orders, by UID.
@@ -153,6 +163,7 @@ func (r *rig) relist() {
 	for _, uid := range slices.Sorted(maps.Keys(r.m.pods)) {
 		r.must(r.d.Apply(r.ctx, cluster, upsertPod(r.m.pods[uid])))
 	}
+	r.opensGate()
 	r.must(r.d.Synced(r.ctx, cluster))
 	before := r.m.known
 	for uid, o := range r.lingering {
@@ -458,6 +469,7 @@ func (r *rig) unseen() {
 
 func (r *rig) restart() {
 	r.gap(func() {
+		r.must(r.d.Heartbeat(r.ctx))
 		before := r.open()
 		down := rapid.SampledFrom([]int{0, 1, 30, 400}).Draw(r.T, "down")
 		r.must(r.d.Restart(r.ctx, time.Duration(down)*time.Second))
@@ -515,6 +527,7 @@ func (r *rig) adminStep(kind string) {
 	switch kind {
 	case "pause":
 		paused := r.m.paused
+		r.opensGate()
 		r.call(func(eng *engine.Engine) (err error) {
 			if paused {
 				_, err = eng.Resume(r.ctx, engine.PauseScope{Cluster: cluster}, false)
@@ -526,6 +539,7 @@ func (r *rig) adminStep(kind string) {
 		r.m.paused = !paused
 	case "mode":
 		r.m.shadow = !r.m.shadow
+		r.opensGate()
 		mode := engine.ModeEnforce
 		if r.m.shadow {
 			mode = engine.ModeShadow
@@ -683,6 +697,7 @@ func (r *rig) judgeOrder(o *replay.Order) {
 	if due, _ := r.m.due(r.m.pods[o.UID]); !lingers && !due.Equal(epoch.Add(o.Due)) {
 		r.Fatalf("order of %s at %s says due %s, it is %s", o.UID, o.At, o.Due, due.Sub(epoch))
 	}
+	r.judgePlace(o.Record)
 	if r.out[o.UID].After(r.m.now) {
 		r.Fatalf("I5: order of %s at %s while another is out", o.UID, o.At)
 	}
@@ -692,6 +707,31 @@ func (r *rig) judgeOrder(o *replay.Order) {
 	delete(r.out, o.UID)
 	r.oldTokens = append(r.oldTokens, o.Token)
 	r.answered(o)
+}
+
+// opensGate notes what is overdue before a barrier that may let it go.
+func (r *rig) opensGate() {
+	if r.during != nil {
+		return
+	}
+	r.flush()
+	r.gated = gated{at: r.m.now, seqs: map[uint64]bool{}}
+	for uid, e := range r.open() {
+		// One whose own time of rest ends now is let go by its timer.
+		rests := !r.retryAt[uid].Before(r.m.now) || r.m.reprieves[uid].Equal(r.m.now)
+		r.gated.seqs[e.Seq] = e.Hold != engine.HoldNone && e.Due.Before(r.m.now) && !rests
+	}
+}
+
+// judgePlace looks at an order's place among those that one barrier let go (I8).
+func (r *rig) judgePlace(e *engine.EvictionRecord) {
+	if !r.gated.at.Equal(r.m.now) || !r.gated.seqs[e.Seq] {
+		return
+	}
+	if last := r.gated.last; last != nil && (e.Due.Before(last.Due) || e.Due.Equal(last.Due) && e.Seq < last.Seq) {
+		r.Fatalf("I8: order of %s, due %s, after that of %s, due %s", e.UID, e.Due.Sub(epoch), last.UID, last.Due.Sub(epoch))
+	}
+	r.gated.last = e
 }
 
 func (r *rig) answered(o *replay.Order) {

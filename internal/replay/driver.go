@@ -442,6 +442,14 @@ func (d *Driver) DropFeed(ctx context.Context, cluster string) error {
 
 // Restart stops the engine and starts it again on the same store, down later.
 func (d *Driver) Restart(ctx context.Context, down time.Duration) error {
+	if err := d.Heartbeat(ctx); err != nil {
+		return err
+	}
+	return d.Reboot(ctx, down)
+}
+
+// Heartbeat lets every feed show that it is alive.
+func (d *Driver) Heartbeat(ctx context.Context) error {
 	if err := d.flush(ctx); err != nil {
 		return err
 	}
@@ -450,10 +458,7 @@ func (d *Driver) Restart(ctx context.Context, down time.Duration) error {
 			return err
 		}
 	}
-	if err := d.settle(ctx); err != nil {
-		return err
-	}
-	return d.Reboot(ctx, down)
+	return d.settle(ctx)
 }
 
 // Reboot replaces the engine, down later, by another on the same store. What was
