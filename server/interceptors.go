@@ -52,7 +52,7 @@ func (c *chain) options() []grpc.ServerOption {
 			c.metrics.StreamServerInterceptor(), logging.StreamServerInterceptor(logger, opts...), c.audit.stream, c.streamErrors,
 			recovery.StreamServerInterceptor(recovered),
 			selector.StreamServerInterceptor(auth.StreamServerInterceptor(c.admit), guarded),
-			validating.StreamServerInterceptor(protovalidate.GlobalValidator), c.auth.stream,
+			validating.StreamServerInterceptor(contractValidator{protovalidate.GlobalValidator}), c.auth.stream,
 		),
 	}
 }
