@@ -18,7 +18,7 @@ import (
 // controlFields are the controls and the fields that each takes.
 var controlFields = map[ControlKind][]string{
 	Synced: nil, FeedLost: nil, Pause: nil, Resume: nil,
-	Restart: {"down"}, Policy: {"policy"}, Executor: {"pod", "outcome"},
+	Restart: {"down"}, Policy: {"policy"}, Executor: {"pod", "node", "outcome"},
 }
 
 // control interprets a control line.
@@ -129,6 +129,9 @@ func policyValue(f protoreflect.FieldDescriptor) string {
 	if f.Name() == "blast_radius" {
 		return `an object such as {"max_node_share": 0.2, "window": "60s", "min_nodes": 10}`
 	}
+	if f.Name() == "node_health_figures" {
+		return `an object such as {"grace_period": "40s", "taint_rate": 0.2}`
+	}
 	return `an object such as {"per_second": 50, "burst": 100}`
 }
 
@@ -155,24 +158,46 @@ func enumWords(e protoreflect.EnumDescriptor) string {
 	return strings.Join(words, ", ")
 }
 
+// answers are those to an order for a pod, and to one for a node.
+var answers = map[bool][]reprievev1.Outcome{
+	false: {
+		reprievev1.Outcome_OUTCOME_EVICTED, reprievev1.Outcome_OUTCOME_GONE, reprievev1.Outcome_OUTCOME_SUPERSEDED, reprievev1.Outcome_OUTCOME_STALE,
+		reprievev1.Outcome_OUTCOME_BLOCKED, reprievev1.Outcome_OUTCOME_DENIED, reprievev1.Outcome_OUTCOME_FAILED, reprievev1.Outcome_OUTCOME_RECALLED,
+		reprievev1.Outcome_OUTCOME_NO_ANSWER,
+	},
+	true: {
+		reprievev1.Outcome_OUTCOME_APPLIED, reprievev1.Outcome_OUTCOME_GONE, reprievev1.Outcome_OUTCOME_SUPERSEDED, reprievev1.Outcome_OUTCOME_STALE,
+		reprievev1.Outcome_OUTCOME_DENIED, reprievev1.Outcome_OUTCOME_FAILED, reprievev1.Outcome_OUTCOME_RECALLED, reprievev1.Outcome_OUTCOME_NO_ANSWER,
+	},
+}
+
 func (c *Control) readExecutor(fields map[string]json.RawMessage) error {
 	var pod, outcome string
-	if err := text(fields, "pod", &pod); err != nil {
-		return err
+	for key, into := range map[string]*string{"pod": &pod, "node": &c.NodeName, "outcome": &outcome} {
+		if err := text(fields, key, into); err != nil {
+			return err
+		}
 	}
-	if err := text(fields, "outcome", &outcome); err != nil {
-		return err
+	ofNode := c.NodeName != ""
+	if ofNode && pod != "" {
+		return errors.New("pod and node exclude each other")
 	}
-	var ok bool
-	c.PodNamespace, c.PodName, ok = strings.Cut(pod, "/")
-	if !ok || c.PodNamespace == "" || c.PodName == "" || strings.Contains(c.PodName, "/") {
-		return fmt.Errorf("pod %q is not namespace/name", pod)
+	if !ofNode {
+		var ok bool
+		c.PodNamespace, c.PodName, ok = strings.Cut(pod, "/")
+		if !ok || c.PodNamespace == "" || c.PodName == "" || strings.Contains(c.PodName, "/") {
+			return fmt.Errorf("pod %q is not namespace/name", pod)
+		}
 	}
-	e := reprievev1.Outcome(0).Descriptor()
-	v := e.Values().ByName(protoreflect.Name(enumPrefix(e) + outcome))
-	if v == nil || v.Number() == 0 {
-		return fmt.Errorf("unknown outcome %q; outcomes are %s", outcome, enumWords(e))
+	prefix, words := enumPrefix(reprievev1.Outcome(0).Descriptor()), []string{}
+	for _, o := range answers[ofNode] {
+		word := strings.TrimPrefix(o.String(), prefix)
+		if words = append(words, word); word == outcome {
+			c.Outcome = o
+		}
 	}
-	c.Outcome = reprievev1.Outcome(v.Number())
+	if c.Outcome == reprievev1.Outcome_OUTCOME_UNSPECIFIED {
+		return fmt.Errorf("unknown outcome %q; outcomes are %s", outcome, strings.Join(words, ", "))
+	}
 	return nil
 }

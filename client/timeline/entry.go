@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -37,7 +39,7 @@ const DefaultCluster = "default"
 
 // Entry is one line of a timeline, one event of a watch, or one object of a
 // list. Either Control is set, or Type and, except for bookmarks and kinds that
-// are skipped, one of Node and Pod.
+// are skipped, one of Node, Pod and Lease.
 type Entry struct {
 	// At is the time from the start. HasAt is false where the input has no times.
 	At      time.Duration
@@ -46,12 +48,22 @@ type Entry struct {
 	Type    EventType
 	Node    *reprievev1.Node
 	Pod     *reprievev1.Pod
+	Lease   *Lease
 	Control *Control
 	// Listed: the object was part of a list, stood alone, or was shown by a
 	// watch's stream before its first event that is not ADDED. In a timeline,
 	// which has times and controls, a line says when the list is complete.
 	Listed bool
 	Pos    Position
+}
+
+// Lease is a node's Lease, of namespace kube-node-lease.
+type Lease struct {
+	Node string
+	// RenewTime is its spec.renewTime; nil if it has none.
+	RenewTime *timestamppb.Timestamp
+	// Renewed: this input has not shown this RenewTime of the node before.
+	Renewed bool
 }
 
 // Control is a control line.
@@ -62,12 +74,13 @@ type Control struct {
 	// Policy and PolicyFields (field mask paths) are for Policy.
 	Policy       *reprievev1.ClusterPolicy
 	PolicyFields []string
-	// PodNamespace, PodName and Outcome are for Executor.
-	PodNamespace, PodName string
-	Outcome               reprievev1.Outcome
+	// PodNamespace and PodName, or NodeName, and Outcome are for Executor.
+	PodNamespace, PodName, NodeName string
+	Outcome                         reprievev1.Outcome
 }
 
-// Event turns an entry's object into an event of a feed; nil if it has none.
+// Event turns an entry's object into an event of a feed; nil if it has none, as a
+// Lease that was not renewed.
 func (e *Entry) Event() *reprievev1.Event {
 	out := &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT}
 	if e.Type == Deleted {
@@ -78,6 +91,10 @@ func (e *Entry) Event() *reprievev1.Event {
 		out.Object = &reprievev1.Event_Node{Node: e.Node}
 	case e.Pod != nil:
 		out.Object = &reprievev1.Event_Pod{Pod: e.Pod}
+	case e.Lease != nil && e.Lease.Renewed:
+		out.Object = &reprievev1.Event_LeaseRenewals{LeaseRenewals: &reprievev1.NodeLeaseRenewals{
+			NodeNames: []string{e.Lease.Node}, RenewTimes: []*timestamppb.Timestamp{e.Lease.RenewTime},
+		}}
 	default:
 		return nil
 	}

@@ -52,6 +52,9 @@ func (r *Reader) checkIdentity(o *object, e *Entry) error {
 	if err := checkNames(o); err != nil {
 		return &Error{Pos: e.Pos, Reason: err.Error()}
 	}
+	if o.Kind == "Lease" {
+		return nil // Its name is the node's, and nobody asks which Lease of the name it is.
+	}
 	name, derived := o.called(), m.UID == ""
 	if derived {
 		if r.opts.MissingUID == RefuseMissingUID {

@@ -28,6 +28,9 @@ type MergeOptions struct {
 	// AfterFunc calls f in a goroutine of its own once d has passed, unless stop is
 	// called before. Nil: silence completes no list.
 	AfterFunc func(d time.Duration, f func()) (stop func() bool)
+	// Ended is called when an input has ended, with its name, between two calls of
+	// emit; may be nil.
+	Ended func(name string)
 }
 
 // Merge reads several inputs side by side, each one resource's list or watch
@@ -48,6 +51,9 @@ func Merge(ctx context.Context, inputs []Input, o MergeOptions, emit func(Entry)
 	m := &merger{
 		ctx: ctx, opts: o, events: make(chan mergeEvent), inputs: make([]inputState, len(inputs)),
 		open: len(inputs), incomplete: len(inputs), emit: emit, synced: synced,
+	}
+	for i := range inputs {
+		m.inputs[i].name = inputs[i].Name
 	}
 	if m.opts.UIDs == nil {
 		m.opts.UIDs = NewUIDs()
@@ -91,6 +97,7 @@ type merger struct {
 }
 
 type inputState struct {
+	name string
 	// seen counts what was read, its end included, also while it waits to be taken.
 	seen atomic.Int64
 	// complete is set by run alone.
@@ -173,6 +180,9 @@ func (m *merger) take(ev mergeEvent) error {
 	case errors.Is(ev.err, io.EOF):
 		m.open--
 		done = true
+		if m.opts.Ended != nil {
+			m.opts.Ended(m.inputs[ev.input].name)
+		}
 	case ev.err != nil:
 		return ev.err
 	default:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -12,7 +13,7 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// object has the fields of a v1 Node or Pod that a feed carries.
+// object has the fields of a v1 Node or Pod, or of a Lease, that a feed carries.
 type object struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -51,9 +52,10 @@ type object struct {
 			Effect            string `json:"effect"`
 			TolerationSeconds *int64 `json:"tolerationSeconds"`
 		} `json:"tolerations"`
-		Priority                      *int32 `json:"priority"`
-		PriorityClassName             string `json:"priorityClassName"`
-		TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds"`
+		Priority                      *int32  `json:"priority"`
+		PriorityClassName             string  `json:"priorityClassName"`
+		TerminationGracePeriodSeconds *int64  `json:"terminationGracePeriodSeconds"`
+		RenewTime                     instant `json:"renewTime"`
 	} `json:"spec"`
 	Status struct {
 		Phase      string  `json:"phase"`
@@ -172,6 +174,30 @@ func (o *object) called() string {
 		return o.Kind + " without a name"
 	}
 	return o.Kind + " " + name
+}
+
+// leaseGroup is the API group of leases, nodeLeases the namespace of those of nodes.
+const (
+	leaseGroup = "coordination.k8s.io/"
+	nodeLeases = "kube-node-lease"
+)
+
+// nodeLease reports whether the object is a node's Lease; other leases are those of
+// leaders.
+func (o *object) nodeLease() bool {
+	return o.Kind == "Lease" && strings.HasPrefix(o.APIVersion, leaseGroup) && o.Metadata.Namespace == nodeLeases
+}
+
+// lease reads a node's Lease, whose name is the node's. known has the times seen so far.
+func (o *object) lease(cluster string, known map[string]time.Time) (*Lease, error) {
+	var c instants
+	l := &Lease{Node: o.Metadata.Name, RenewTime: c.at("spec.renewTime", o.Spec.RenewTime)}
+	key := cluster + "\x00" + l.Node
+	if last, seen := known[key]; l.RenewTime != nil && !(seen && last.Equal(l.RenewTime.AsTime())) {
+		l.Renewed = true
+		known[key] = l.RenewTime.AsTime()
+	}
+	return l, c.err
 }
 
 func (o *object) node() (*reprievev1.Node, error) {

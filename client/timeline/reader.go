@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Reader reads one input, an entry at a time, as soon as each is complete. It
@@ -35,8 +36,10 @@ type Reader struct {
 	times times
 	// found: there was an object, a list or a line.
 	found bool
-	// skipped counts objects of kinds that are neither nodes nor pods.
+	// skipped counts objects that are neither nodes nor pods nor nodes' leases.
 	skipped map[string]int
+	// renewed has the renewTime that was last shown of each node's lease.
+	renewed map[string]time.Time
 	failed  error
 }
 
@@ -71,7 +74,7 @@ func NewReader(r io.Reader, name string, opts Options) *Reader {
 		opts.MaxObject = DefaultMaxObject
 	}
 	src := &source{r: r, limit: opts.MaxObject}
-	return &Reader{name: name, opts: opts, src: src, buf: bufio.NewReaderSize(src, 64<<10), skipped: map[string]int{}}
+	return &Reader{name: name, opts: opts, src: src, buf: bufio.NewReaderSize(src, 64<<10), skipped: map[string]int{}, renewed: map[string]time.Time{}}
 }
 
 // Skipped returns how many objects of each other kind were passed over so far.
@@ -108,7 +111,7 @@ func (r *Reader) warnOfSkipped() {
 	}
 	r.opts.Warn(Warning{
 		Pos:  Position{File: r.name},
-		Text: fmt.Sprintf("passed over %d that are neither nodes nor pods: %s", total, strings.Join(kinds, ", ")),
+		Text: fmt.Sprintf("passed over %d that are neither nodes nor pods nor leases of nodes: %s", total, strings.Join(kinds, ", ")),
 	})
 }
 
@@ -211,7 +214,7 @@ func (r *Reader) whole(l *listState) error {
 		return &Error{Pos: l.pos, Reason: "the list has Items in capitals, as old versions of kubectl wrote it", Hint: "write it again with a current kubectl"}
 	case kind == "":
 		return &Error{Pos: l.pos, Reason: "not a Kubernetes object: it has no kind", Hint: "kubectl get -o json writes objects that have one"}
-	case kind == "List" || kind == "NodeList" || kind == "PodList":
+	case kind == "List" || kind == "NodeList" || kind == "PodList" || kind == "LeaseList":
 		return &Error{Pos: l.pos, Reason: kind + " has no items"}
 	}
 	raw, err := json.Marshal(l.fields)
@@ -296,7 +299,7 @@ func (r *Reader) emit(o *object, bad error, e Entry) error {
 	case o.Kind == "Node" && !core, o.Kind == "Pod" && !core:
 		r.skipped[o.Kind+" of "+o.APIVersion]++
 		return nil
-	case o.Kind != "Node" && o.Kind != "Pod":
+	case o.Kind != "Node" && o.Kind != "Pod" && !o.nodeLease():
 		r.skipped[o.Kind]++
 		return nil
 	case bad != nil:
@@ -309,10 +312,15 @@ func (r *Reader) emit(o *object, bad error, e Entry) error {
 		return err
 	}
 	var err error
-	if o.Kind == "Node" {
+	switch {
+	case o.Kind == "Node":
 		e.Node, err = o.node()
-	} else {
+	case o.Kind == "Pod":
 		e.Pod, err = o.pod()
+	default:
+		if e.Lease, err = o.lease(e.Cluster, r.renewed); e.Type == Deleted {
+			e.Lease.Renewed = false // What it said it had said before.
+		}
 	}
 	if err != nil {
 		return &Error{Pos: e.Pos, Reason: o.called() + ": " + err.Error()}

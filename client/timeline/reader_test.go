@@ -183,14 +183,17 @@ func TestErrors(t *testing.T) {
 		"object without kind": {`{"type":"ADDED","object":{}}`, "in:1: not a Kubernetes object: object has no kind"},
 		"watch error":         {`{"type":"ERROR","object":{"kind":"Status","message":"too old"}}`, `in:1: the watch ended with an error: too old; start the watch again`},
 		"watch error, mute":   {`{"type":"ERROR","object":5}`, `in:1: the watch ended with an error: it does not say which; start the watch again`},
-		"unknown field":       {`{"at":"1s","contrl":"pause"}`, `in:1: unknown field "contrl"; a timeline line has at, cluster, type, object, control, down, policy, pod, outcome`},
+		"unknown field":       {`{"at":"1s","contrl":"pause"}`, `in:1: unknown field "contrl"; a timeline line has at, cluster, type, object, control, down, policy, pod, node, outcome`},
 		"pod":                 {`{"control":"executor","pod":"p","outcome":"GONE"}`, `in:1: control executor: pod "p" is not namespace/name`},
 		"pod, two slashes":    {`{"control":"executor","pod":"a/b/c","outcome":"GONE"}`, `in:1: control executor: pod "a/b/c" is not namespace/name`},
+		"pod and node":        {`{"control":"executor","pod":"a/b","node":"n","outcome":"GONE"}`, `in:1: control executor: pod and node exclude each other`},
+		"outcome of a node":   {`{"control":"executor","node":"n","outcome":"EVICTED"}`, `in:1: control executor: unknown outcome "EVICTED"; outcomes are APPLIED, GONE, SUPERSEDED, STALE, DENIED, FAILED, RECALLED, NO_ANSWER`},
+		"figures":             {`{"control":"policy","policy":{"node_health_figures":3}}`, `in:1: control policy: policy field node_health_figures: 3 is not an object such as {"grace_period": "40s", "taint_rate": 0.2}`},
 		"outcome":             {`{"control":"executor","pod":"a/b","outcome":"YES"}`, `in:1: control executor: unknown outcome "YES"; outcomes are EVICTED, GONE, SUPERSEDED, STALE, BLOCKED, DENIED, FAILED, RECALLED, NO_ANSWER`},
 		"no policy":           {`{"control":"policy"}`, "in:1: control policy: policy is not an object"},
 		"policy a list":       {`{"control":"policy","policy":[]}`, "in:1: control policy: policy is not an object"},
 		"policy field": {`{"control":"policy","policy":{"rates":1}}`, `in:1: control policy: policy has no field "rates"; it has mode, default_not_ready_toleration, ` +
-			`default_unreachable_toleration, disable_default_tolerations, rate, unlimited_rate, method, budget_wait, ignored_taint_keys, excluded_namespaces, comparison_operators, blast_radius, disable_blast_radius`},
+			`default_unreachable_toleration, disable_default_tolerations, rate, unlimited_rate, method, budget_wait, ignored_taint_keys, excluded_namespaces, comparison_operators, blast_radius, disable_blast_radius, node_health, node_health_figures`},
 		"policy field twice": {`{"control":"policy","policy":{"unlimited_rate":true,"unlimitedRate":true}}`, `in:1: control policy: policy field unlimited_rate is there twice`},
 		"policy null":        {`{"control":"policy","policy":{"rate":null}}`, `in:1: control policy: policy field rate is null; leave it out to keep it as it is`},
 		"policy mode":        {`{"control":"policy","policy":{"mode":"ON"}}`, `in:1: control policy: policy field mode: "ON" is not one of SHADOW, ENFORCE`},
@@ -356,7 +359,7 @@ func TestSkippedKindsAreCountedAndWarnedOf(t *testing.T) {
 	if d := cmp.Diff(map[string]int{"ConfigMap": 2, "Secret": 1, "Node of x/v1": 1}, r.Skipped()); d != "" {
 		t.Fatalf("skipped (-want +got):\n%s", d)
 	}
-	if d := cmp.Diff([]string{"in: passed over 4 that are neither nodes nor pods: ConfigMap 2, Node of x/v1 1, Secret 1"}, warnings); d != "" {
+	if d := cmp.Diff([]string{"in: passed over 4 that are neither nodes nor pods nor leases of nodes: ConfigMap 2, Node of x/v1 1, Secret 1"}, warnings); d != "" {
 		t.Fatalf("warnings (-want +got):\n%s", d)
 	}
 }
@@ -409,5 +412,44 @@ func TestScenarioFiles(t *testing.T) {
 		if err != nil || e.Name != strings.TrimSuffix(filepath.Base(name), ".jsonl") {
 			t.Errorf("%s: expectation %+v, %v", name, e, err)
 		}
+	}
+}
+
+// The nodes' leases are read, by each of their renewTimes once; other leases are passed over.
+func TestLeases(t *testing.T) {
+	lease := func(name, namespace, at string) string {
+		return `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"` + name + `","namespace":"` + namespace + `"},"spec":{"leaseTransitions":3,"renewTime":` + at + `}}`
+	}
+	at := func(s string) string { return `"2026-01-01T00:00:` + s + `.123456Z"` }
+	in := `{"apiVersion":"v1","kind":"List","items":[` + lease("n1", "kube-node-lease", at("01")) + `,` + lease("leader", "kube-system", at("01")) + `]}
+{"type":"MODIFIED","object":` + lease("n1", "kube-node-lease", at("01")) + `}
+{"type":"MODIFIED","object":` + lease("n1", "kube-node-lease", at("11")) + `}
+{"type":"MODIFIED","cluster":"other","object":` + lease("n1", "kube-node-lease", at("11")) + `}
+{"type":"ADDED","object":` + lease("n2", "kube-node-lease", "null") + `}
+{"type":"DELETED","object":` + lease("n2", "kube-node-lease", at("12")) + `}`
+	var warnings []timeline.Warning
+	r := timeline.NewReader(strings.NewReader(in), "in", timeline.Options{Warn: func(w timeline.Warning) { warnings = append(warnings, w) }})
+	entries, err := drain(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		line := string(e.Type) + " " + e.Lease.Node
+		if r := e.Event().GetLeaseRenewals(); r != nil {
+			line += fmt.Sprintf(" %s renewed at %s", r.GetNodeNames()[0], r.GetRenewTimes()[0].AsTime().Format("05.000000"))
+		}
+		got = append(got, line)
+	}
+	want := []string{"ADDED n1 n1 renewed at 01.123456", "MODIFIED n1", "MODIFIED n1 n1 renewed at 11.123456", "MODIFIED n1 n1 renewed at 11.123456", "ADDED n2", "DELETED n2"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got:\n%s", d)
+	}
+	if len(warnings) != 1 || !strings.Contains(warnings[0].Text, "Lease 1") {
+		t.Errorf("warnings %v", warnings)
+	}
+	_, err = drain(timeline.NewReader(strings.NewReader(lease("n1", "kube-node-lease", `"now"`)), "in", timeline.Options{}))
+	if err == nil || !strings.Contains(err.Error(), `Lease n1: field spec.renewTime: "now" is not a time`) {
+		t.Errorf("a time that is none: %v", err)
 	}
 }

@@ -21,6 +21,10 @@ import (
 // heldAttempts is how often a feed asks for a cluster that another feeder holds.
 const heldAttempts = 3
 
+// leasesEvery is how often the service is told which leases were renewed. It asks
+// for word at least every 2 s.
+const leasesEvery = time.Second
+
 type feedFlags struct {
 	files                []string
 	clusterUID, feederID string
@@ -42,6 +46,9 @@ synced when each input is complete: at its first line that is not ADDED, after
 and everything is on the service's disk; --follow then keeps the feed alive until it is
 interrupted. When the connection breaks it connects and lists again by itself.
 An interrupt is a failure (exit code 1), except of a --follow that was synced (0).
+
+Where the cluster's policy has node_health on, one of the inputs has to be the nodes'
+leases, live: kubectl get leases -n kube-node-lease -w --output-watch-events -o json.
 
 Without a feed a cluster is held: nothing of it is sent. An object without a uid is refused.`,
 		Example: `  uid=$(kubectl get namespace kube-system -o jsonpath={.metadata.uid})
@@ -96,6 +103,7 @@ func (a *app) feed(ctx context.Context, f feedFlags) error {
 	defer cancel()
 	source := newFileSource(cluster, f.follow)
 	source.warn = a.warn
+	source.ticks = ticks(ctx, a.Clock, leasesEvery)
 	go source.read(ctx, inputs, timeline.MergeOptions{
 		Options: timeline.Options{MissingUID: timeline.RefuseMissingUID, Warn: a.warn}, SyncedAfter: f.syncedAfter, AfterFunc: afterFunc(a.Clock),
 	})
@@ -107,7 +115,7 @@ func (a *app) runFeeder(ctx context.Context, conn *client.Conn, f feedFlags, sou
 	var live atomic.Bool // the service was reached and has had the whole list
 	feeder, err := client.NewFeeder(conn, client.FeederConfig{
 		Cluster: source.cluster, ClusterUID: f.clusterUID, FeederID: cmp.Or(f.feederID, cliName()), Epoch: f.epoch, AgentVersion: "reprieve-cli/" + buildinfo.Version(),
-		Source: source, HeldAttempts: heldAttempts, Logger: slog.New(slog.NewTextHandler(a.Err, nil)),
+		Source: source, HeldAttempts: heldAttempts, Logger: slog.New(slog.NewTextHandler(a.Err, nil)), OnNodeHealth: source.setNodeHealth,
 		OnSynced: func(synced bool) {
 			if !synced {
 				fmt.Fprintf(a.Err, "Cluster %s is not synced any more.\n", source.cluster)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/client/timeline"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -27,6 +29,8 @@ type fileSource struct {
 	warn    func(timeline.Warning)
 	warned  map[string]bool // fields that a warning told of; the reader's alone
 	once    sync.Once       // closes listed
+	// ticks says when to tell of leases; nil is never.
+	ticks <-chan struct{}
 
 	mu      sync.Mutex // guards what follows
 	objects map[string]*reprievev1.Event
@@ -36,14 +40,30 @@ type fileSource struct {
 	err     error
 	nodes   int
 	pods    int
+	leases  leaseState
+}
+
+// leaseState is what a source knows of the nodes' leases.
+type leaseState struct {
+	wanted bool // by the service
+	// inputs are those that show leases and have not ended.
+	inputs map[string]bool
+	// renewed are the leases that were renewed since the service was told.
+	renewed map[string]*timestamppb.Timestamp
 }
 
 func newFileSource(cluster string, follow bool) *fileSource {
-	return &fileSource{cluster: cluster, follow: follow, listed: make(chan struct{}), wake: make(chan struct{}, 1), warn: func(timeline.Warning) {}, warned: map[string]bool{}, objects: map[string]*reprievev1.Event{}}
+	return &fileSource{cluster: cluster, follow: follow, listed: make(chan struct{}), wake: make(chan struct{}, 1), warn: func(timeline.Warning) {}, warned: map[string]bool{}, objects: map[string]*reprievev1.Event{},
+		leases: leaseState{inputs: map[string]bool{}, renewed: map[string]*timestamppb.Timestamp{}}}
 }
 
 // read merges the inputs until they end.
 func (s *fileSource) read(ctx context.Context, inputs []timeline.Input, o timeline.MergeOptions) {
+	o.Ended = func(name string) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.leases.inputs, name)
+	}
 	err := timeline.Merge(ctx, inputs, o, s.take, func() error {
 		s.once.Do(func() { close(s.listed) })
 		return nil
@@ -79,10 +99,14 @@ func (s *fileSource) unfit(at timeline.Position, e *reprievev1.Event, cut []stri
 // take applies one entry.
 func (s *fileSource) take(e timeline.Entry) error {
 	if e.Control != nil && e.Control.Kind != timeline.Synced {
-		return &timeline.Error{Pos: e.Pos, Reason: fmt.Sprintf("control %q is for replay; a feed carries only nodes and pods", e.Control.Kind)}
+		return &timeline.Error{Pos: e.Pos, Reason: fmt.Sprintf("control %q is for replay; a feed carries only nodes, pods and leases", e.Control.Kind)}
 	}
 	if e.Cluster != timeline.DefaultCluster && e.Cluster != s.cluster {
 		return &timeline.Error{Pos: e.Pos, Reason: fmt.Sprintf("it is of cluster %q and this feed is for %q", e.Cluster, s.cluster), Hint: "feed one cluster at a time"}
+	}
+	if e.Lease != nil {
+		s.takeLease(e)
+		return nil
 	}
 	ev := e.Event()
 	if ev == nil {
@@ -112,6 +136,49 @@ func (s *fileSource) take(e timeline.Entry) error {
 	s.mu.Unlock()
 	s.signal()
 	return nil
+}
+
+// maxRenewals is how many leases one event names.
+const maxRenewals = 10_000
+
+// takeLease notes a node's lease. The service is told with the next tick.
+func (s *fileSource) takeLease(e timeline.Entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases.inputs[e.Pos.File] = true
+	if e.Lease.Renewed {
+		s.leases.renewed[e.Lease.Node] = e.Lease.RenewTime
+	}
+}
+
+// setNodeHealth notes whether the service wants to know of leases.
+func (s *fileSource) setNodeHealth(mode reprievev1.NodeHealthMode) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases.wanted = mode == reprievev1.NodeHealthMode_NODE_HEALTH_MODE_OBSERVE || mode == reprievev1.NodeHealthMode_NODE_HEALTH_MODE_ENFORCE
+}
+
+// renewals are the events that tell of the leases that were renewed since the last
+// call: one without names if none was, which says that leases are still seen, and
+// none if they are not, or not wanted.
+func (s *fileSource) renewals() (events []*reprievev1.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.leases.wanted || len(s.leases.inputs) == 0 {
+		return nil
+	}
+	all := slices.Sorted(maps.Keys(s.leases.renewed))
+	for first := true; first || len(all) > 0; first = false {
+		n := min(len(all), maxRenewals)
+		r := &reprievev1.NodeLeaseRenewals{NodeNames: all[:n:n]}
+		for _, name := range r.NodeNames {
+			r.RenewTimes = append(r.RenewTimes, s.leases.renewed[name])
+		}
+		all = all[n:]
+		events = append(events, &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_LeaseRenewals{LeaseRenewals: r}})
+	}
+	clear(s.leases.renewed)
+	return events
 }
 
 // List implements client.Source. Keys sort nodes before pods.
@@ -151,6 +218,13 @@ func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) erro
 // Watch implements client.Source. It ends with the inputs, unless they are followed.
 func (s *fileSource) Watch(ctx context.Context, emit func(...*reprievev1.Event) error) error {
 	for {
+		select {
+		case <-s.ticks: // Also while there are always changes.
+			if err := s.tellOfLeases(emit); err != nil {
+				return err
+			}
+		default:
+		}
 		s.mu.Lock()
 		changes, relist, ended, err := s.changes, s.relist, s.ended, s.err
 		s.changes = nil
@@ -172,10 +246,21 @@ func (s *fileSource) Watch(ctx context.Context, emit func(...*reprievev1.Event) 
 		}
 		select {
 		case <-s.wake:
+		case <-s.ticks:
+			if err := s.tellOfLeases(emit); err != nil {
+				return err
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
+}
+
+func (s *fileSource) tellOfLeases(emit func(...*reprievev1.Event) error) error {
+	if events := s.renewals(); len(events) > 0 {
+		return emit(events...)
+	}
+	return nil
 }
 
 // counts are the objects of the last list.

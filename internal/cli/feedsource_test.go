@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/client/timeline"
@@ -65,5 +66,83 @@ func TestFeedCutsWhatExceedsTheContract(t *testing.T) {
 	}
 	if err := s.take(timeline.Entry{Cluster: timeline.DefaultCluster, Type: timeline.Added, Pod: &reprievev1.Pod{Name: "a", Uid: "u"}}); err == nil {
 		t.Error("a pod without a namespace was taken")
+	}
+}
+
+// TestFeedTellsOfLeases tells of leases where they are wanted, also that none was
+// renewed, and is silent once no input shows them any more.
+func TestFeedTellsOfLeases(t *testing.T) {
+	s := newFileSource("c", true)
+	renewed := func(node string, second int64) timeline.Entry {
+		return timeline.Entry{Cluster: timeline.DefaultCluster, Type: timeline.Modified, Pos: timeline.Position{File: "leases"},
+			Lease: &timeline.Lease{Node: node, RenewTime: &timestamppb.Timestamp{Seconds: second}, Renewed: true}}
+	}
+	names := func() string {
+		var out []string
+		for _, e := range s.renewals() {
+			if err := protovalidate.Validate(e); err != nil {
+				t.Error(err)
+			}
+			out = append(out, "["+strings.Join(e.GetLeaseRenewals().GetNodeNames(), " ")+"]")
+		}
+		return strings.Join(out, "")
+	}
+	take := func(entries ...timeline.Entry) {
+		t.Helper()
+		for _, e := range entries {
+			if err := s.take(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	expect := func(what, want string) {
+		t.Helper()
+		if got := names(); got != want {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	take(renewed("n1", 1))
+	expect("not wanted", "")
+	s.setNodeHealth(reprievev1.NodeHealthMode_NODE_HEALTH_MODE_OBSERVE)
+	take(renewed("n2", 1), renewed("n1", 2))
+	expect("wanted", "[n1 n2]")
+	expect("none renewed", "[]")
+	old := renewed("n1", 2)
+	old.Lease.Renewed = false
+	take(old)
+	expect("not renewed", "[]")
+	s.setNodeHealth(reprievev1.NodeHealthMode_NODE_HEALTH_MODE_OFF)
+	expect("off", "")
+	if len(s.changes) != 0 || len(s.objects) != 0 {
+		t.Error("leases are among the objects")
+	}
+
+	s.setNodeHealth(reprievev1.NodeHealthMode_NODE_HEALTH_MODE_ENFORCE)
+	in := `{"type":"ADDED","object":{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"n3","namespace":"kube-node-lease"},"spec":{"renewTime":"2026-01-01T00:00:00Z"}}}`
+	s.read(t.Context(), []timeline.Input{{Name: "leases", R: strings.NewReader(in)}}, timeline.MergeOptions{})
+	expect("the input has ended", "")
+}
+
+// TestFeedTellsOfLeasesAtTicks hands a tick's renewals to the feed, also while there
+// are changes.
+func TestFeedTellsOfLeasesAtTicks(t *testing.T) {
+	s := newFileSource("c", true)
+	tick := make(chan struct{}, 1)
+	s.ticks = tick
+	s.setNodeHealth(reprievev1.NodeHealthMode_NODE_HEALTH_MODE_OBSERVE)
+	s.leases.inputs["leases"] = true
+	enough := errors.New("enough")
+	for range 2 { // With changes waiting, and without.
+		tick <- struct{}{}
+		err := s.Watch(t.Context(), func(events ...*reprievev1.Event) error {
+			if events[0].GetLeaseRenewals() == nil {
+				t.Errorf("told first of %v", events[0])
+			}
+			return enough
+		})
+		if !errors.Is(err, enough) {
+			t.Fatal(err)
+		}
+		s.changes = []*reprievev1.Event{{}}
 	}
 }

@@ -242,7 +242,7 @@ func (t nodeTaint) since(now time.Time) string {
 
 // change is what is to happen to the taint, and when.
 func (t nodeTaint) change(now time.Time) string {
-	verb := ""
+	var verb string
 	switch t.health.GetChange() {
 	case reprievev1.NodeHealth_CHANGE_ADD:
 		verb = "comes"
