@@ -42,6 +42,10 @@ cover: ## Print the statement coverage of engine and store
 fuzz: ## Run each fuzz target for FUZZ_TIME
 	bash test/tools/fuzz.sh $(FUZZ_TIME)
 
+.PHONY: mutations
+mutations: ## Break the engine on purpose in each way of test/mutations and expect a test to notice
+	bash test/mutations/run.sh
+
 .PHONY: crash
 crash: ## Kill the service KILLS times at named points, judge what it did, and find planted faults
 	$(GO) test -tags crash -count=1 -timeout 60m -v -run 'TestCrash|TestPlantedFaultsAreFound' ./test/crash -kills=$(KILLS)
