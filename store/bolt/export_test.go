@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/store/internal/history"
 	"go.etcd.io/bbolt"
 )
 
@@ -40,3 +41,19 @@ func SwapFile(db *bbolt.DB, f *os.File) (old *os.File) {
 
 // Handle is the store's bbolt handle.
 func Handle(s engine.Store) *bbolt.DB { return s.(*Store).db }
+
+// FindWithin reports whether a closed eviction is found among so many keys of its class.
+func FindWithin(s engine.Store, cluster string, seq uint64, keys int) (found bool, err error) {
+	err = s.(*Store).view(func(tx *bbolt.Tx) error {
+		t, err := findCluster(tx, cluster)
+		if err != nil {
+			return err
+		}
+		for class := range history.Class(history.Classes) {
+			at := &search{class: class, seq: seq}
+			found = found || at.look(t.history, keys) != nil
+		}
+		return nil
+	})
+	return found, err
+}

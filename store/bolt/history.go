@@ -11,12 +11,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-const (
-	// scanRecords is how many records one transaction of a scan decodes, and
-	// scanKeys how many keys it passes: an old transaction keeps pages from being used again.
-	scanRecords = 4096
-	scanKeys    = 16384
-)
+// scanRecords is how many records one transaction of a scan decodes: an old
+// transaction keeps pages from being used again.
+const scanRecords = 4096
 
 // History reads closed evictions, newest first. A scan is cut into several
 // transactions, so that a filter that matches little holds none for long.
@@ -76,50 +73,6 @@ func where(cluster string, at history.Position) string {
 	return fmt.Sprintf("clusters/%s/history/%s/%d", cluster, time.Unix(0, at.ClosedAt).UTC().Format(time.RFC3339Nano), at.Seq)
 }
 
-// HistoryEviction looks for a sequence, newest first, by keys alone.
-func (s *Store) HistoryEviction(ctx context.Context, cluster string, seq uint64) (*engine.EvictionRecord, error) {
-	var r *engine.EvictionRecord
-	below := history.Newest
-	for done := false; !done; {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("read closed eviction %d of cluster %q: %w", seq, cluster, err)
-		}
-		err := s.view(func(tx *bbolt.Tx) (err error) {
-			r, done, err = find(tx, cluster, seq, &below)
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read closed eviction %d of cluster %q: %w", seq, cluster, err)
-		}
-	}
-	if r == nil {
-		return nil, fmt.Errorf("closed eviction %d of cluster %q: %w", seq, cluster, engine.ErrNotFound)
-	}
-	return r, nil
-}
-
-// find looks among the next keys below *below, which it moves on, and reports
-// whether the search is over.
-func find(tx *bbolt.Tx, cluster string, seq uint64, below *history.Position) (*engine.EvictionRecord, bool, error) {
-	t, err := findCluster(tx, cluster)
-	if t == nil {
-		return nil, true, err
-	}
-	d := newDescent(t.history, *below)
-	for range scanKeys {
-		e := d.next()
-		if e == nil {
-			return nil, true, nil
-		}
-		if e.at.Seq == seq {
-			r, err := codec.DecodeEviction(cluster, seq, e.value)
-			return r, true, err
-		}
-		*below = e.at
-	}
-	return nil, false, nil
-}
-
 // descent goes through both classes of a history at once, newest first.
 type descent struct {
 	cursors [history.Classes]*bbolt.Cursor
@@ -135,20 +88,25 @@ type entry struct {
 }
 
 // newDescent begins at the newest entry below a position.
-func newDescent(b *bbolt.Bucket, below history.Position) *descent {
+func newDescent(b *bbolt.Bucket, at history.Position) *descent {
 	d := &descent{}
 	for class := range history.Class(history.Classes) {
 		c := b.Cursor()
 		d.cursors[class] = c
-		var k, v []byte
-		if at, _ := c.Seek(codec.HistoryKey(class, below)); at == nil {
-			k, v = c.Last()
-		} else {
-			k, v = c.Prev()
-		}
-		d.heads[class] = settle(c, class, k, v)
+		d.heads[class] = below(c, class, at)
 	}
 	return d
+}
+
+// below is a class's newest entry below a position; nil if there is none.
+func below(c *bbolt.Cursor, class history.Class, at history.Position) *entry {
+	k, v := c.Seek(codec.HistoryKey(class, at))
+	if k == nil {
+		k, v = c.Last()
+	} else {
+		k, v = c.Prev()
+	}
+	return settle(c, class, k, v)
 }
 
 // settle takes the cursor's entry, or the next one down that can be read; nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/store"
+	"github.com/reprieve-dev/reprieve/store/bolt"
 	"github.com/reprieve-dev/reprieve/store/storetest"
 )
 
@@ -25,6 +26,7 @@ func TestLongScans(t *testing.T) {
 		}
 		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(r)})
 	}
+	b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Eviction("a", total+1))})
 	if err := s.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +48,38 @@ func TestLongScans(t *testing.T) {
 			t.Errorf("closed eviction %d: %+v, error %v", seq, r, err)
 		}
 	}
-	if _, err := s.HistoryEviction(t.Context(), "a", total+1); !errors.Is(err, engine.ErrNotFound) {
-		t.Errorf("one that is not there: %v", err)
+	for _, seq := range []uint64{0, total + 1, total + 2} {
+		if _, err := s.HistoryEviction(t.Context(), "a", seq); !errors.Is(err, engine.ErrNotFound) {
+			t.Errorf("%d, which is not there: %v", seq, err)
+		}
+	}
+}
+
+// TestFindIsNear: a closed eviction is found among few keys, however old it is, as
+// long as it was closed not too long after it was opened; any other is found too.
+func TestFindIsNear(t *testing.T) {
+	const total = 20_000
+	s := open(t, newFile(t))
+	b := &engine.Batch{Revision: 1, Now: epoch}
+	for seq := uint64(1); seq <= total; seq++ {
+		wait := time.Duration(seq%7) * 100
+		if seq%1001 == 0 {
+			wait = 1_000_000
+		}
+		r := storetest.Closed("a", seq, epoch.Add(time.Duration(seq)+wait), seq%3 == 0)
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(r)})
+	}
+	if err := s.Commit(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	for seq := uint64(1); seq <= total; seq += 10 {
+		keys := 2000
+		if seq%1001 == 0 {
+			keys = 2 * total
+		}
+		if found, err := bolt.FindWithin(s, "a", seq, keys); !found || err != nil {
+			t.Errorf("eviction %d is not found among %d keys: %v", seq, keys, err)
+		}
 	}
 }
 
