@@ -592,9 +592,7 @@ func (cl *cluster) decideBlast(trips []BlastTrip, v *BlastVerdict, done func()) 
 		each: func(s *shard, sc *shardCluster) {
 			for _, n := range s.reguard(sc, changed) {
 				s.storeNode(sc, n)
-				for _, p := range slices.Clone(n.pods) {
-					s.decide(sc, p)
-				}
+				s.decideNode(sc, n)
 			}
 			s.regate(sc, RecallNone)
 		},

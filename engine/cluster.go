@@ -288,9 +288,7 @@ func (sc *shardCluster) activeInOrder() []*eviction {
 // redecide takes the decision of every pod again: the policy has changed.
 func (s *shard) redecide(sc *shardCluster) {
 	for _, n := range sc.nodes {
-		for _, p := range n.pods {
-			s.decide(sc, p)
-		}
+		s.decideNode(sc, n)
 	}
 }
 

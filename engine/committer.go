@@ -46,7 +46,7 @@ func (p *pending) change() Change {
 // a commit it tells the shards, then calls what waited.
 type committer struct {
 	core  *core
-	inbox *mailbox[pending]
+	inbox *mailbox[[]pending]
 
 	// Owned by the goroutine.
 	queues   map[string]*commitQueue
@@ -63,18 +63,27 @@ type committer struct {
 	firstGood, lastGood time.Time
 }
 
-// commitQueue has one cluster's changes, and the sequence that it gave last.
+// commitQueue has one cluster's changes, in the slices in which they came, and
+// the sequence that it gave last.
 type commitQueue struct {
-	items   []pending
+	parts   [][]pending
 	lastSeq uint64
 }
 
 func newCommitter(c *core) *committer {
-	return &committer{core: c, inbox: newMailbox[pending](&c.activity), queues: map[string]*commitQueue{}}
+	return &committer{core: c, inbox: newMailbox[[]pending](&c.activity), queues: map[string]*commitQueue{}}
+}
+
+// put queues changes in order. The slice is the committer's from then on.
+func (w *committer) put(items ...pending) {
+	if len(items) > 0 {
+		w.core.activity.add(len(items))
+		w.inbox.put(items)
+	}
 }
 
 func (w *committer) run(ctx context.Context) error {
-	var spare []pending
+	var spare [][]pending
 	for ctx.Err() == nil {
 		if w.waiting == 0 && !w.prune {
 			msgs := w.inbox.take(ctx, spare)
@@ -98,17 +107,22 @@ func (w *committer) run(ctx context.Context) error {
 // provenFor is the time over which commits have succeeded.
 func (w *committer) provenFor() time.Duration { return w.lastGood.Sub(w.firstGood) }
 
-func (w *committer) enqueue(msgs []pending) (spare []pending) {
-	var q *commitQueue
-	for i := range msgs {
-		name := msgs[i].cluster
-		// Messages come in runs of one cluster.
-		if q == nil || name != msgs[i-1].cluster {
-			q = w.queue(name)
+func (w *committer) enqueue(msgs [][]pending) (spare [][]pending) {
+	for _, items := range msgs {
+		w.waiting += len(items)
+		for len(items) > 0 {
+			// Changes come in runs of one cluster.
+			n := 1
+			for n < len(items) && items[n].cluster == items[0].cluster {
+				n++
+			}
+			q := w.queue(items[0].cluster)
+			q.parts = append(q.parts, items[:n])
+			items = items[n:]
 		}
-		q.items = append(q.items, msgs[i])
 	}
-	w.waiting += len(msgs)
+	// What is in them is counted on its own.
+	w.inbox.done(len(msgs))
 	clear(msgs)
 	return msgs
 }
@@ -124,46 +138,55 @@ func (w *committer) queue(name string) *commitQueue {
 	return q
 }
 
-// next takes up to maxBatchChanges, going round the clusters, and gives new
-// evictions their sequence.
+// next takes up to maxBatchChanges, going round the clusters.
 func (w *committer) next() []pending {
 	batch := w.items[:0]
 	for len(batch) < maxBatchChanges && w.waiting > len(batch) {
 		w.turn = (w.turn + 1) % len(w.order)
 		q := w.order[w.turn]
-		n := min(len(q.items), clusterTurn, maxBatchChanges-len(batch))
-		for i := range q.items[:n] {
-			w.stamp(q, &q.items[i])
+		for left := min(clusterTurn, maxBatchChanges-len(batch)); left > 0 && len(q.parts) > 0; {
+			n := min(len(q.parts[0]), left)
+			batch = append(batch, q.parts[0][:n]...)
+			left -= n
+			if q.parts[0] = q.parts[0][n:]; len(q.parts[0]) == 0 {
+				q.parts[0] = nil
+				q.parts = q.parts[1:]
+			}
 		}
-		batch = append(batch, q.items[:n]...)
-		clear(q.items[:n])
-		if q.items = q.items[n:]; len(q.items) == 0 {
-			q.items = nil
+		if len(q.parts) == 0 {
+			q.parts = nil
 		}
 	}
 	w.waiting -= len(batch)
+	w.stamp(batch)
 	w.items = batch
 	return batch
 }
 
-// stamp gives an eviction its sequence at its first commit, and its revision.
-func (w *committer) stamp(q *commitQueue, p *pending) {
-	if p.kind == ChangeForgetCluster {
-		// A cluster that comes back by that name is a new one.
-		q.lastSeq = 0
-	}
-	v := p.version
-	if v == nil {
-		return
-	}
-	if p.ev != nil {
-		if p.ev.seq() == 0 {
-			q.lastSeq++
-			p.ev.seqNo.Store(q.lastSeq)
+// stamp gives evictions their sequence at their first commit, and versions their revision.
+func (w *committer) stamp(batch []pending) {
+	var q *commitQueue
+	for i := range batch {
+		p := &batch[i]
+		if i == 0 || p.cluster != batch[i-1].cluster {
+			q = w.queue(p.cluster)
 		}
-		v.seq = p.ev.seq()
+		if p.kind == ChangeForgetCluster {
+			// A cluster that comes back by that name is a new one.
+			q.lastSeq = 0
+		}
+		if p.version == nil {
+			continue
+		}
+		if e := p.ev; e != nil {
+			if e.seq() == 0 {
+				q.lastSeq++
+				e.seqNo.Store(q.lastSeq)
+			}
+			p.version.seq = e.seq()
+		}
+		p.version.revision = w.revision + 1
 	}
-	v.revision = w.revision + 1
 }
 
 func (w *committer) commitOnce(ctx context.Context) error {
@@ -189,7 +212,7 @@ func (w *committer) commitOnce(ctx context.Context) error {
 	clear(items)
 	clear(changes)
 	w.changes = changes
-	w.inbox.done(n)
+	w.core.activity.done(n)
 	return nil
 }
 

@@ -230,7 +230,7 @@ func (c *core) commit(then func(), changes ...Change) {
 		items[i] = pending{kind: changes[i].Kind, cluster: changes[i].Cluster, other: &changes[i]}
 	}
 	items[len(items)-1].then = then
-	c.committer.inbox.put(items...)
+	c.committer.put(items...)
 }
 
 func (c *core) newToken() string { return c.opts.NewToken() }
@@ -241,7 +241,7 @@ func (c *core) jitter(d time.Duration) time.Duration { return c.opts.Jitter(d) }
 func (c *core) schedulePrune() {
 	var timer clock.Timer
 	timer = c.clock.NewTimer(func() {
-		c.committer.inbox.put(pending{prune: true})
+		c.committer.put(pending{prune: true})
 		timer.Reset(c.clock.Now().Add(c.opts.PruneEvery))
 		if c.ctx.Err() != nil {
 			timer.Stop() // The core's own stop may have come before the reset.

@@ -96,7 +96,7 @@ func (m *mailbox[T]) take(ctx context.Context, spare []T) []T {
 		m.mu.Lock()
 		if len(m.queue) > 0 {
 			msgs := m.queue
-			m.queue = spare[:0]
+			m.queue = room(spare)
 			m.mu.Unlock()
 			return msgs
 		}
@@ -127,6 +127,16 @@ func (m *mailbox[T]) tryTake(spare []T) []T {
 		return nil
 	}
 	msgs := m.queue
-	m.queue = spare[:0]
+	m.queue = room(spare)
 	return msgs
+}
+
+// maxSpare is how many messages' room is kept: what a burst needed goes with it.
+const maxSpare = 8192
+
+func room[T any](spare []T) []T {
+	if cap(spare) > maxSpare {
+		return nil
+	}
+	return spare[:0]
 }

@@ -168,7 +168,7 @@ func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
 			first = &list[i]
 		}
 	}
-	e := s.opened(sc, p, requestDue(first), Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester})
+	e := s.opened(sc, p, s.share(requestDue(first), &Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester}))
 	e.more().requests = list
 	if p.rest != nil && p.rest.quietUntil.After(s.now) {
 		// An executor has just reported the pod gone; it is not to be sent for again at once.

@@ -21,15 +21,16 @@ type shard struct {
 	// waits has the clusters by their next wait to fall due, heap the evictions
 	// that want to be looked at for another reason. firedTo is the instant up to
 	// which all that waited has been looked at.
-	waits    indexedHeap[*shardCluster]
-	heap     timerHeap
-	firedTo  time.Time
-	armedFor time.Time // what the timer is set to; zero if it is not
-	out      []pending // changes of this round
-	now      time.Time // engine time of the message being handled
-	steps    []Step    // room for decisions
-	shared   *grounds  // the last that an eviction was given
-	versions []Version // room for new ones
+	waits     indexedHeap[*shardCluster]
+	heap      timerHeap
+	firedTo   time.Time
+	armedFor  time.Time // what the timer is set to; zero if it is not
+	out       []pending // changes of this round
+	now       time.Time // engine time of the message being handled
+	steps     []Step    // room for decisions
+	nodeSteps []Step    // the same for those that many pods share
+	shared    *grounds  // the last that an eviction was given
+	versions  []Version // room for new ones
 }
 
 // shardCluster is a shard's part of a cluster.
@@ -143,9 +144,9 @@ func (s *shard) flush() {
 	if len(s.out) == 0 {
 		return
 	}
-	s.core.committer.inbox.put(s.out...)
-	clear(s.out)
-	s.out = s.out[:0]
+	s.core.committer.put(s.out...)
+	// The next round may be like this one.
+	s.out = make([]pending, 0, len(s.out))
 }
 
 // rearm sets the one timer to the earliest eviction.

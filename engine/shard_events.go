@@ -52,9 +52,7 @@ func (s *shard) apply(b *batch) {
 		s.applyPod(sc, &b.pods[i], b.at)
 	}
 	for _, n := range touched {
-		for _, p := range n.pods {
-			s.decide(sc, p)
-		}
+		s.decideNode(sc, n)
 	}
 	for i := range b.pods {
 		if p := b.pods[i].pod; !p.gone {
@@ -269,9 +267,7 @@ func (s *shard) listed(sc *shardCluster, adopt bool, at time.Time) {
 		}
 		n.force = n.inForce()
 		s.storeNode(sc, n)
-		for _, p := range slices.Clone(n.pods) {
-			s.decide(sc, p)
-		}
+		s.decideNode(sc, n)
 		sc.tidy(n)
 	}
 }

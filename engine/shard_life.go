@@ -29,10 +29,15 @@ const (
 // ruling is the decision over a pod as the shard holds it. The answer is valid
 // until the next ruling.
 func (s *shard) ruling(sc *shardCluster, p *pod, policy *Policy) Decision {
-	in := DecideInput{NodeKnown: p.node.known, Taints: p.node.force, Guards: p.node.guards, Policy: policy, Steps: s.steps, Subject: p.subject()}
+	in := p.input(policy)
+	in.Steps = s.steps
 	d := Decide(in)
 	s.steps = d.Steps
 	return d
+}
+
+func (p *pod) input(policy *Policy) DecideInput {
+	return DecideInput{NodeKnown: p.node.known, Taints: p.node.force, Guards: p.node.guards, Policy: policy, Subject: p.subject()}
 }
 
 func (p *pod) subject() Subject {
@@ -88,24 +93,40 @@ func sameToleration(a, b *Cause) bool {
 
 // decide brings a pod's eviction in line with the decision as it is now (D13).
 func (s *shard) decide(sc *shardCluster, p *pod) {
-	if !sc.conf.live || p.gone && p.ev == nil {
-		return
+	if s.concerns(sc, p) {
+		s.follow(sc, p, &ruled{Decision: s.ruling(sc, p, &sc.conf.policy)})
 	}
-	if p.ev != nil && p.gone {
+}
+
+// concerns reports whether a pod needs a decision. One that is gone needs none:
+// its eviction leaves.
+func (s *shard) concerns(sc *shardCluster, p *pod) bool {
+	switch {
+	case !sc.conf.live:
+		return false
+	case p.ev == nil:
+		return !p.gone && len(p.node.force) > 0
+	case p.gone:
 		s.leave(sc, p.ev, ClosePodDeleted)
+		return false
+	}
+	return true
+}
+
+// follow does what a decision over a pod says.
+func (s *shard) follow(sc *shardCluster, p *pod, r *ruled) {
+	if p.ev != nil {
+		s.revise(sc, p.ev, &r.Decision)
 		return
 	}
-	if p.ev == nil && len(p.node.force) == 0 {
+	if r.Verdict != VerdictLeave || p.saidAlready(sc, s.now, &r.Decision) {
 		return
 	}
-	d := s.ruling(sc, p, &sc.conf.policy)
-	if p.ev == nil {
-		if d.Verdict == VerdictLeave && !p.saidAlready(sc, s.now, &d) {
-			s.open(sc, p, d.Due, p.cause(&d))
-		}
-		return
+	if r.grounds == nil {
+		cause := p.cause(&r.Decision)
+		r.grounds = s.share(r.Due, &cause)
 	}
-	s.revise(sc, p.ev, &d)
+	s.put(sc, s.opened(sc, p, r.grounds))
 }
 
 // saidAlready reports whether opening an eviction now would only repeat what
@@ -124,15 +145,11 @@ func (p *pod) saidAlready(sc *shardCluster, now time.Time, d *Decision) bool {
 	return p.rest.would.due.Equal(d.Due) && p.rest.would.cause == causeKey(&c)
 }
 
-func (s *shard) open(sc *shardCluster, p *pod, due time.Time, cause Cause) {
-	s.put(sc, s.opened(sc, p, due, cause))
-}
-
 // opened is a new eviction that is not on its way to the disk yet.
-func (s *shard) opened(sc *shardCluster, p *pod, due time.Time, cause Cause) *eviction {
-	e := &eviction{pod: p, grounds: s.share(due, &cause), openedAt: instantOf(s.now)}
+func (s *shard) opened(sc *shardCluster, p *pod, g *grounds) *eviction {
+	e := &eviction{pod: p, grounds: g, openedAt: instantOf(s.now)}
 	p.ev = e
-	if nb := sc.loopBackOff(p, &cause); nb.After(s.now) {
+	if nb := sc.loopBackOff(p, &g.cause); nb.After(s.now) {
 		e.more().notBefore = nb
 	}
 	sc.set(e, StateWaiting, HoldNone, time.Time{})
