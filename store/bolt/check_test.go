@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -288,6 +289,51 @@ func TestCompact(t *testing.T) {
 	if left, _ := filepath.Glob(path + ".compact*"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
+}
+
+// TestOwnerStays: root may maintain a data file, and the service opens it afterwards.
+func TestOwnerStays(t *testing.T) {
+	path := newFile(t)
+	populate(t, path, 3)
+	backup := filepath.Join(t.TempDir(), "b.db")
+	if _, err := bolt.Backup(t.Context(), path, backup); err != nil {
+		t.Fatal(err)
+	}
+	want := uint32(os.Getuid())
+	if want == 0 {
+		// Only root can play this through.
+		want = 4711
+		for _, p := range []string{path, filepath.Dir(path)} {
+			if err := os.Chown(p, int(want), int(want)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	owned := func(by string) {
+		t.Helper()
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != want {
+			t.Errorf("after %s the file is owned by %+v, want %d", by, info.Sys(), want)
+		}
+	}
+	if _, _, err := bolt.Compact(t.Context(), path); err != nil {
+		t.Fatal(err)
+	}
+	owned("a compaction")
+	if err := bolt.Restore(t.Context(), backup, path, path+".before"); err != nil {
+		t.Fatal(err)
+	}
+	owned("a restore over a file")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := bolt.Restore(t.Context(), backup, path, ""); err != nil {
+		t.Fatal(err)
+	}
+	owned("a restore into the folder")
 }
 
 func digest(s string) uint64 {

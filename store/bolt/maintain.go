@@ -107,6 +107,9 @@ func Compact(ctx context.Context, path string) (before, after int64, err error) 
 		}
 		err := compactTo(ctx, s, part)
 		if err == nil {
+			err = giveTo(part, path)
+		}
+		if err == nil {
 			err = os.Rename(part, path)
 		}
 		if err != nil {
@@ -140,8 +143,8 @@ func removeAny(path string) error {
 }
 
 // Restore makes a copy of a backup the data file at path. A data file that is
-// there is kept under the name keep; without one it is refused. The backup
-// should have been checked.
+// there is kept under the name keep; without one it is refused. The new file is
+// the old one's owner's, or the folder's. The backup should have been checked.
 func Restore(ctx context.Context, backup, path, keep string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("restore data file %s: %w", path, err)
@@ -158,19 +161,33 @@ func Restore(ctx context.Context, backup, path, keep string) error {
 	if err := WriteFile(fresh, func(w io.Writer) error { return copyFile(ctx, w, backup) }); err != nil {
 		return fmt.Errorf("restore data file %s: %w", path, err)
 	}
+	owner := filepath.Dir(path)
 	if there {
-		err := unused(path)
-		if err == nil {
-			err = setAside(path, keep)
-		}
-		if err != nil {
-			return errors.Join(err, removeAny(fresh))
-		}
+		owner = path
+	}
+	err = giveTo(fresh, owner)
+	if err == nil && there {
+		err = unused(path)
+	}
+	if err == nil && there {
+		err = keepAs(path, keep)
+	}
+	if err != nil {
+		return errors.Join(err, removeAny(fresh))
 	}
 	if err := errors.Join(os.Rename(fresh, path), removeAny(path+markerSuffix)); err != nil {
 		return fmt.Errorf("restore data file %s: %w", path, err)
 	}
 	return syncFolder(filepath.Dir(path))
+}
+
+// keepAs gives a file a second name, so that there is never none under the first:
+// a service would begin anew. Where the file system knows no links it is renamed.
+func keepAs(path, keep string) error {
+	if err := os.Link(path, keep); err == nil {
+		return syncFolder(filepath.Dir(path))
+	}
+	return setAside(path, keep)
 }
 
 func copyFile(ctx context.Context, w io.Writer, from string) error {
