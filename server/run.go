@@ -24,6 +24,8 @@ var errShutdown = errors.New("asked to stop")
 
 // Run listens, starts, serves until ctx ends or something fails, and stops.
 func (s *Service) Run(ctx context.Context) error {
+	// What New opened is closed, however far it comes.
+	defer s.Stop()
 	lis, err := listen("listen", s.conf.Listen)
 	if err != nil {
 		return err
