@@ -38,6 +38,9 @@ type StoreSettings struct {
 	SetAside func(path string) (to string)
 	// WasSetAside is told of such a file, and why.
 	WasSetAside func(to string, why error)
+	// Migrated is told of a file that was of an older schema version, and of the
+	// copy that was made of it before.
+	Migrated func(from, to uint32, backup string)
 }
 
 // OpenStore opens a data file.
@@ -139,6 +142,10 @@ func (s *Service) open(context.Context) (engine.Store, error) {
 		WasSetAside: func(to string, why error) {
 			s.deps.Logger.Error("the data file was beyond help and is set aside; the service begins anew: every cluster is adopted again, and pauses, reprieves and stored policies are gone",
 				"file", to, "error", why)
+		},
+		Migrated: func(from, to uint32, backup string) {
+			s.deps.Logger.Warn("the data file was of an older schema version and is migrated; an older program needs the copy",
+				"from", from, "to", to, "copy", backup)
 		},
 	}
 	if last := s.unhealthy.Load(); last != nil && errors.Is(*last, syscall.ENOSPC) {

@@ -29,7 +29,9 @@ func openStore(s server.StoreSettings) (engine.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return bolt.Open(bolt.Options{Path: s.Path, Room: s.Room, Damaged: s.Damaged, CheckCommand: check, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
+	return bolt.Open(bolt.Options{
+		Path: s.Path, Room: s.Room, Damaged: s.Damaged, CheckCommand: check, SetAside: s.SetAside, WasSetAside: s.WasSetAside, Migrated: s.Migrated,
+	})
 }
 
 func newAgent(s server.AgentSettings) (server.Agent, error) {

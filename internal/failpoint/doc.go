@@ -22,9 +22,17 @@ const (
 	PruneAfter  = "prune.after"
 	// Reload is after the store was read at a start, before anything runs on it.
 	Reload = "reload"
+	// MigrateBefore is after a data file of an older schema version was copied,
+	// MigrateWithin in the transaction that migrates it, MigrateAfter behind that.
+	MigrateBefore = "migrate.before"
+	MigrateWithin = "migrate.within"
+	MigrateAfter  = "migrate.after"
 )
 
-// All are the points.
+// Migration are the points that a start passes only if it migrates.
+func Migration() []string { return []string{MigrateBefore, MigrateWithin, MigrateAfter} }
+
+// All are the points that every life may pass.
 func All() []string {
 	return []string{CommitBefore, CommitAfter, OrderBefore, OrderAfter, ResultReceived, AckBefore, PruneBefore, PruneAfter, Reload}
 }

@@ -2,7 +2,6 @@ package bolt
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -69,7 +68,7 @@ func Check(ctx context.Context, path string) (*Report, error) {
 		return nil, fmt.Errorf("check data file: %w", err)
 	}
 	r := &Report{Path: path, SizeBytes: info.Size()}
-	o := Options{Path: path, LockTimeout: DefaultLockTimeout}
+	o := Options{Path: path, LockTimeout: DefaultLockTimeout, steps: steps()}
 	if err := inspect(o, info.Size()); err != nil {
 		return r.orDamaged(err)
 	}
@@ -130,17 +129,21 @@ func (r *Report) read(ctx context.Context, tx *bbolt.Tx) error {
 	if r.DamagedPages > 0 {
 		return nil
 	}
-	if empty, err := checkSchema(tx, r.Path); empty || err != nil {
+	version, err := checkSchema(tx, r.Path, newest(steps()))
+	if version == 0 || err != nil {
 		return err
 	}
 	r.FreeBytes = int64(tx.DB().Stats().FreePageN) * int64(tx.DB().Info().PageSize)
-	r.SchemaVersion = binary.BigEndian.Uint32(tx.Bucket(bucketMeta).Get(keySchemaVersion))
+	if r.SchemaVersion = version; version < newest(steps()) {
+		// Its records are for the migration to read.
+		return nil
+	}
 	c := &checker{report: r, ctx: ctx}
 	l := &loader{ctx: ctx, v: c}
 	if err := l.meta(tx); err != nil {
 		return err
 	}
-	err := tx.Bucket(bucketClusters).ForEachBucket(func(name []byte) error {
+	err = tx.Bucket(bucketClusters).ForEachBucket(func(name []byte) error {
 		if err := l.cluster(tx, string(name)); err != nil {
 			return err
 		}

@@ -29,6 +29,12 @@
 // After a failed write the outcome is unknown, so the handle refuses everything
 // until it is opened again.
 //
+// # Schema versions
+//
+// The first start of a program with a newer schema copies the file and brings it
+// to that schema in one transaction; see steps. testdata has a file of each
+// version, which a test opens.
+//
 // # Damage
 //
 // A record that cannot be read is moved to quarantine at the end of the load,

@@ -57,3 +57,15 @@ func FindWithin(s engine.Store, cluster string, seq uint64, keys int) (found boo
 	})
 	return found, err
 }
+
+// Step is one step of a migration.
+type Step = step
+
+// Newest is the schema version of this program.
+func Newest() uint32 { return newest(steps()) }
+
+// With gives the store other steps than the program's own.
+func (o Options) With(steps ...Step) Options {
+	o.steps = append([]Step{}, steps...)
+	return o
+}

@@ -84,7 +84,7 @@ func offline(path string, readOnly bool, f func(*Store) error) error {
 	if err != nil {
 		return fmt.Errorf("open data file: %w", err)
 	}
-	o := Options{Path: path, LockTimeout: DefaultLockTimeout}
+	o := Options{Path: path, LockTimeout: DefaultLockTimeout, steps: steps()}
 	if err := inspect(o, info.Size()); err != nil {
 		return err
 	}

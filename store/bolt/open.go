@@ -57,6 +57,11 @@ type Options struct {
 	SetAside func(path string) (to string)
 	// WasSetAside, if set, is told of a file that was set aside, and why.
 	WasSetAside func(to string, why error)
+	// Migrated, if set, is told of a file that was of an older schema version, and
+	// of the copy that was made of it before.
+	Migrated func(from, to uint32, backup string)
+	// steps are the program's own, but for tests.
+	steps []step
 }
 
 // Store is a bbolt file open for reading and writing.
@@ -77,15 +82,19 @@ type Store struct {
 
 // Open opens the data file, or makes it. Its errors wrap
 // [engine.ErrStoreLocked] if another process has the file open,
-// [engine.ErrSchemaVersion] if another version of the program wrote it, and
+// [engine.ErrSchemaVersion] if a newer version of the program wrote it, and
 // [store.ErrDamaged] if it is cut short, beyond help or no data file at all;
-// nothing is changed in these cases, unless [Options.SetAside] says so.
+// nothing is changed in these cases, unless [Options.SetAside] says so. A file of
+// an older schema version is copied and then migrated.
 func Open(o Options) (engine.Store, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = DefaultLockTimeout
 	}
 	if o.Damaged == nil {
 		o.Damaged = func(string, error) {}
+	}
+	if o.steps == nil {
+		o.steps = steps()
 	}
 	s, err := open(o)
 	if o.SetAside == nil || !isDamage(err) {
@@ -122,7 +131,7 @@ func open(o Options) (*Store, error) {
 		return nil, err
 	}
 	if size == 0 {
-		if size, err = create(o.Path); err != nil {
+		if size, err = create(o.Path, newest(o.steps)); err != nil {
 			return nil, err
 		}
 	} else {
@@ -138,7 +147,7 @@ func open(o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open data file %s: remove the marker of its last close: %w", o.Path, err), db.Close())
 	}
 	s := &Store{path: o.Path, damaged: o.Damaged, db: db, pageSize: int64(db.Info().PageSize), counts: map[string]*[history.Classes]int{}}
-	if err := s.begin(); err != nil {
+	if err := s.begin(&o); err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
 	return s, nil
@@ -229,31 +238,31 @@ func inspect(o Options, size int64) error {
 				return fmt.Errorf("%w: data file %s is cut short: it has %d bytes of %d; restore a backup, or move it away to begin anew",
 					store.ErrDamaged, o.Path, size, tx.Size())
 			}
-			_, err := checkSchema(tx, o.Path)
+			_, err := checkSchema(tx, o.Path, newest(o.steps))
 			return err
 		})
 	}), db.Close())
 }
 
-// checkSchema reports whether the file is still empty, or an error if it is of
-// another version.
-func checkSchema(tx *bbolt.Tx, path string) (empty bool, err error) {
+// checkSchema returns the file's schema version, 0 if it is still empty, or an
+// error if that is none up to newest.
+func checkSchema(tx *bbolt.Tx, path string, newest uint32) (version uint32, err error) {
 	if first, _ := tx.Cursor().First(); first == nil {
-		return true, nil
+		return 0, nil
 	}
 	var v []byte
 	if meta := tx.Bucket(bucketMeta); meta != nil {
 		v = meta.Get(keySchemaVersion)
 	}
-	switch {
-	case len(v) != 4:
-		return false, fmt.Errorf("%w: data file %s has no schema version (meta/schema_version is %d bytes), supported is %d: it is not this program's; move it away or name another path",
-			engine.ErrSchemaVersion, path, len(v), schemaVersion)
-	case binary.BigEndian.Uint32(v) != schemaVersion:
-		return false, fmt.Errorf("%w: data file %s has schema version %d, supported is %d: run the version of the program that wrote it, or restore a backup from before",
-			engine.ErrSchemaVersion, path, binary.BigEndian.Uint32(v), schemaVersion)
+	if len(v) != 4 {
+		return 0, fmt.Errorf("%w: data file %s has no schema version (meta/schema_version is %d bytes), supported is up to %d: it is not this program's; move it away or name another path",
+			engine.ErrSchemaVersion, path, len(v), newest)
 	}
-	return false, nil
+	if version = binary.BigEndian.Uint32(v); version == 0 || version > newest {
+		return 0, fmt.Errorf("%w: data file %s has schema version %d, supported is up to %d: run the version of the program that wrote it, or put the copy in its place that it made before its migration (%s)",
+			engine.ErrSchemaVersion, path, version, newest, backupName(path, newest))
+	}
+	return version, nil
 }
 
 // openFile opens the file with bbolt and tells its errors in words.
@@ -303,23 +312,29 @@ func noDataFile(path string, why error) error {
 		store.ErrDamaged, path, why)
 }
 
-// begin checks the version and plants the tree in a file that has none.
-func (s *Store) begin() error {
-	empty := false
+// begin checks the version, plants the tree in a file that has none, and
+// migrates one of an older version.
+func (s *Store) begin(o *Options) error {
+	var version uint32
 	err := s.view(func(tx *bbolt.Tx) (err error) {
-		empty, err = checkSchema(tx, s.path)
+		version, err = checkSchema(tx, s.path, newest(o.steps))
 		return err
 	})
-	if err != nil || !empty {
+	switch {
+	case err != nil:
 		return err
+	case version == 0:
+		return s.update("make the tree", func(tx *bbolt.Tx) error { return plant(tx, newest(o.steps)) })
+	case version < newest(o.steps):
+		return s.migrate(o, version)
 	}
-	return s.update("make the tree", plant)
+	return nil
 }
 
 // create makes a new data file under another name first: one that a power
 // failure cut short would be refused for ever after. An empty file, which is
 // left alone if another process was faster, is replaced.
-func create(path string) (size int64, err error) {
+func create(path string, version uint32) (size int64, err error) {
 	part := fmt.Sprintf("%s.new-%d", path, os.Getpid())
 	if err := removeAny(part); err != nil {
 		return 0, fmt.Errorf("make data file %s: %w", path, err)
@@ -328,7 +343,7 @@ func create(path string) (size int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	err = errors.Join(db.Update(plant), db.Close())
+	err = errors.Join(db.Update(func(tx *bbolt.Tx) error { return plant(tx, version) }), db.Close())
 	if err == nil {
 		err = link(part, path)
 	}

@@ -1,16 +1,12 @@
 package bolt
 
 import (
-	"encoding/binary"
 	"fmt"
 
 	"github.com/reprieve-dev/reprieve/store"
 	"github.com/reprieve-dev/reprieve/store/internal/codec"
 	"go.etcd.io/bbolt"
 )
-
-// schemaVersion is what this program writes and reads.
-const schemaVersion uint32 = 1
 
 // The names in the tree that doc.go draws.
 var (
@@ -70,15 +66,14 @@ func needCluster(tx *bbolt.Tx, name string) (*clusterTree, error) {
 	return findCluster(tx, name)
 }
 
-// plant makes the tree of a new file.
-func plant(tx *bbolt.Tx) error {
+// plant makes the tree of a new file of that version.
+func plant(tx *bbolt.Tx, version uint32) error {
 	for _, b := range [][]byte{bucketMeta, bucketClusters, bucketQuarantine} {
 		if _, err := tx.CreateBucket(b); err != nil {
 			return err
 		}
 	}
-	meta := tx.Bucket(bucketMeta)
-	if err := meta.Put(keySchemaVersion, binary.BigEndian.AppendUint32(nil, schemaVersion)); err != nil {
+	if err := stamp(tx, version); err != nil {
 		return err
 	}
 	return putMeta(tx, 0, noTime)

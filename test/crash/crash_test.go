@@ -97,10 +97,12 @@ func newRun(t *testing.T, bin string, seed uint64) *run {
 	t.Helper()
 	w := newWorld(rand.New(rand.NewPCG(seed, 1)))
 	j := newJudge(t, w)
-	return &run{
+	r := &run{
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), p: newProgram(t, bin, hasty), w: w, j: j, met: map[string]int{},
 		x: &executor{j: j, rng: rand.New(rand.NewPCG(seed, 3)), held: map[string]*order{}},
 	}
+	w.fence = r.x.fence
+	return r
 }
 
 // life starts the service, loads it until it is killed, and looks at what it kept at its next start.
@@ -178,8 +180,10 @@ func (r *run) load(ctx context.Context, l *life) {
 		r.w.step()
 		switch {
 		case i%97 == 50:
+			r.j.unordered()
 			if _, err := admin.PauseEvictions(ctx, &reprievev1.PauseEvictionsRequest{Cluster: clusterName, Reason: "crash test"}); err == nil {
 				r.j.pause(time.Now())
+				r.x.fence()
 			}
 		case i%97 == 80 || i == 0:
 			// Before the call: what is released may come at once.
@@ -198,7 +202,7 @@ func (r *run) load(ctx context.Context, l *life) {
 func (j *judge) pause(at time.Time) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.paused = at
+	j.paused, j.fence = at, j.w.fences.Add(1)
 }
 
 // settle lets the service live and fails if anything that is due does not leave.

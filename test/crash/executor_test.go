@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +27,9 @@ type executor struct {
 	held map[string]*order
 	// spent are tokens whose answers were acknowledged.
 	spent []string
+	// passed is the last fence that came back; asked says that one is under way.
+	passed uint64
+	asked  bool
 	// habit is how it behaves.
 	habit habit
 	// ended is closed when the stream has ended; cancel ends it.
@@ -68,6 +72,8 @@ type order struct {
 	deadline             time.Time
 	// doubtful: it may have been given its time before the service stood still.
 	doubtful bool
+	// passed is the last fence that had come back before it.
+	passed uint64
 	// answer is the outcome sent last; answers counts its sendings.
 	answer  reprievev1.Outcome
 	answers int
@@ -92,7 +98,6 @@ func (x *executor) connect(ctx context.Context, l *life) error {
 	for token := range x.held {
 		hello.HeldTokens = append(hello.HeldTokens, token)
 	}
-	x.stream = stream
 	x.mu.Unlock()
 	if err := stream.Send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Hello{Hello: hello}}); err != nil {
 		cancel()
@@ -102,11 +107,14 @@ func (x *executor) connect(ctx context.Context, l *life) error {
 		cancel()
 		return err
 	}
+	x.j.connected()
 	x.mu.Lock()
+	x.stream, x.asked = stream, false
 	for _, o := range x.held {
 		// What was answered is answered again; the rest gets its answer now.
 		x.answerLocked(o, false)
 	}
+	x.fenceLocked()
 	x.mu.Unlock()
 	go func() {
 		defer close(ended)
@@ -142,6 +150,9 @@ func (x *executor) order(ctx context.Context, m *reprievev1.Order) {
 	now := time.Now()
 	p := m.GetEvictPod()
 	o := &order{token: m.GetToken(), uid: p.GetUid(), eviction: m.GetEvictionId(), attempt: m.GetAttempt(), received: now, deadline: now.Add(m.GetDeadlineIn().AsDuration())}
+	x.mu.Lock()
+	o.passed = x.passed
+	x.mu.Unlock()
 	x.j.ordered(o, m)
 	x.mu.Lock()
 	x.held[o.token] = o
@@ -208,9 +219,36 @@ func result(token string, outcome reprievev1.Outcome) *reprievev1.EvictRequest {
 	return &reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Result{Result: &reprievev1.Result{Token: token, Outcome: outcome}}}
 }
 
+// fencePrefix begins the tokens of fences.
+const fencePrefix = "fence-"
+
+// fence sends an answer with a token that never was. It is refused in the order of the stream: what comes after that was
+// sent by a service which knew all that had been acknowledged when the fence was made.
+func (x *executor) fence() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.fenceLocked()
+}
+
+// fenceLocked sends a fence unless one is under way: then the next is sent when that has come back. mu is held.
+func (x *executor) fenceLocked() {
+	n := x.j.w.fences.Load()
+	if x.stream == nil || x.asked || n == x.passed {
+		return
+	}
+	x.asked = true
+	_ = x.stream.Send(result(fmt.Sprint(fencePrefix, n), reprievev1.Outcome_OUTCOME_FAILED))
+}
+
 func (x *executor) acknowledged(a *reprievev1.ResultAck) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	if number, ok := strings.CutPrefix(a.GetToken(), fencePrefix); ok {
+		x.passed, _ = strconv.ParseUint(number, 10, 64)
+		x.asked = false
+		x.fenceLocked()
+		return
+	}
 	o := x.held[a.GetToken()]
 	accepted := a.GetDisposition() == reprievev1.ResultAck_DISPOSITION_ACCEPTED
 	if o == nil {

@@ -4,6 +4,7 @@ package crash
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,7 +26,9 @@ type feeder struct {
 	relist chan struct{}
 	cancel context.CancelFunc
 	ended  chan struct{} // closed when the stream has ended
-	err    error         // how; to be read once ended is closed
+	// span is the time in which the service is known to have been synced by this feed.
+	span span
+	err  error // how; to be read once ended is closed
 }
 
 // feedHello is how a feed introduces itself, and how long its list takes.
@@ -33,6 +36,44 @@ type feedHello struct {
 	feeder string
 	epoch  uint64
 	slow   time.Duration
+}
+
+// span is the time from the acknowledgement of a list to that of the last message before the list was void.
+type span struct {
+	mu       sync.Mutex // guards what follows
+	from, to time.Time
+	over     bool
+}
+
+func (s *span) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.from, s.to, s.over = time.Now(), time.Now(), false
+}
+
+// acknowledged: the list still stood.
+func (s *span) acknowledged() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.to = time.Now()
+	}
+}
+
+// end says that the list is void, since no longer than margin before the last acknowledgement.
+func (s *span) end(margin time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.to, s.over = s.to.Add(-margin), true
+	}
+}
+
+// has reports whether an instant lies in it.
+func (s *span) has(at time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.from.IsZero() && at.After(s.from) && at.Before(s.to)
 }
 
 type sent struct {
@@ -147,6 +188,7 @@ func (f *feeder) receive() {
 		}
 		if m.GetResyncRequired() != nil {
 			dropped = true
+			f.span.end(transit)
 			select {
 			case f.relist <- struct{}{}:
 			default:
@@ -156,11 +198,13 @@ func (f *feeder) receive() {
 		if ack == nil {
 			continue
 		}
+		f.span.acknowledged()
 		for {
 			s := <-f.ends
 			// The end of a list that was dropped as well is passed without having been acknowledged itself.
 			if s.end && ack.GetSynced() && s.seq == ack.GetSequence() {
 				dropped = false
+				f.span.begin()
 			}
 			if s.change > 0 && !dropped {
 				f.w.acknowledge(s.change)

@@ -5,6 +5,9 @@ package crash
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,15 +19,10 @@ import (
 )
 
 const (
-	// transit is how long a message may be under way on a busy machine, between what was acknowledged on one stream and
-	// what is received on another.
+	// transit is how long a message may be under way on a busy machine, where no fence tells.
 	transit = 2 * time.Second
 	// skew is what two readings of one machine's clock may differ by, and what a rounded instant may lose.
 	skew = 5 * time.Millisecond
-	// burst is how far apart orders are received that may have left in any order: permits are given by due instant, and
-	// what has one leaves as soon as its delivery is on disk, on this machine as busy as it is. The engine's own tests
-	// check the order exactly, on a virtual clock.
-	burst = time.Second
 )
 
 // judge sees what the service does and says what it must not have done.
@@ -35,11 +33,14 @@ type judge struct {
 	mu         sync.Mutex // guards what follows
 	feed       *feeder
 	paused     time.Time // a pause was acknowledged then; zero while none stands
+	fence      uint64    // of that acknowledgement
 	dues       map[string]map[string]time.Time
-	live       map[string]*order    // by uid
-	gone       map[string]bool      // uids whose eviction was acknowledged
-	left       []leaving            // overdue ones of this life, in the order in which they came
-	early      map[string]time.Time // by uid, the due instant of what was overdue and fresh before this life's feed
+	live       map[string]*order  // by uid
+	gone       map[string]bool    // uids whose eviction was acknowledged
+	early      map[string]leaving // by uid, what was overdue and fresh before this life's feed, and has yet to leave
+	last       leaving            // the last of those that left
+	streams    int                // executor streams of this life
+	spans      []*span            // when the service was synced, one for each feed
 	violations []string
 	counts     figures
 	// since is when this feed took over from an earlier one of the same life; zero for the first.
@@ -50,12 +51,30 @@ type judge struct {
 	ahead, lag time.Duration
 }
 
-// leaving is when an order came, and when it had fallen due.
-type leaving struct{ received, due time.Time }
+// leaving is an overdue eviction: its place among the others, and the version of its pod.
+type leaving struct {
+	due     time.Time
+	seq     uint64
+	version string
+}
+
+// before reports whether l leaves first (I8).
+func (l *leaving) before(o *leaving) bool {
+	if !l.due.Equal(o.due) {
+		return l.due.Before(o.due)
+	}
+	return l.seq < o.seq
+}
+
+// sequence is the number in an eviction's id.
+func sequence(id string) uint64 {
+	n, _ := strconv.ParseUint(id[strings.LastIndexByte(id, '/')+1:], 10, 64)
+	return n
+}
 
 // figures are what a run did.
 type figures struct {
-	orders, evicted, open, dues, recovered, audits int
+	orders, evicted, open, dues, ordered, recovered, audits int
 }
 
 func newJudge(t *testing.T, w *world) *judge {
@@ -87,7 +106,29 @@ func (j *judge) forget() {
 func (j *judge) begin(f *feeder) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.feed, j.left, j.since = f, nil, time.Time{}
+	j.feed, j.since = f, time.Time{}
+	if f != nil {
+		j.spans = append(j.spans, &f.span)
+	} else {
+		j.early, j.last, j.streams = nil, leaving{}, 0
+	}
+}
+
+// unordered says that something holds evictions back one by one from here on, so that no order is due any more to what
+// was overdue at this life's start.
+func (j *judge) unordered() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.early = nil
+}
+
+// connected says that the executor has another stream: an order that was refused by the one before comes late.
+func (j *judge) connected() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.streams++; j.streams > 1 {
+		j.early = nil
+	}
 }
 
 // relist says that another feed takes over in the same life.
@@ -95,16 +136,17 @@ func (j *judge) relist(f *feeder) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.feed != nil {
-		j.since = time.Now()
+		j.since, j.early = time.Now(), nil
 	}
 	j.feed = f
+	j.spans = append(j.spans, &f.span)
 }
 
 // thaw says that the service goes on after it stood still: what it had on its way out was given its time before.
 func (j *judge) thaw() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.thawed = time.Now()
+	j.thawed, j.early = time.Now(), nil
 }
 
 // offset says how far engine time is ahead of this machine's. It is behind after a start with a wall clock that went
@@ -120,10 +162,10 @@ func (j *judge) adopted() {
 	j.w.mu.Lock()
 	defer j.w.mu.Unlock()
 	for n := range j.w.nodes {
-		j.w.nodes[n].settled = time.Time{}
+		j.w.nodes[n].settled, j.w.nodes[n].fence = time.Time{}, 0
 	}
 	for _, p := range j.w.pods {
-		p.settled = time.Time{}
+		p.settled, p.fence = time.Time{}, 0
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -141,24 +183,27 @@ func (j *judge) hasLeft(uid string) bool {
 func (j *judge) ordered(o *order, m *reprievev1.Order) {
 	j.w.mu.Lock()
 	v := j.w.of(o.uid)
+	var earliest time.Time
+	leaves := true
+	if p := j.w.pods[o.uid]; p != nil {
+		earliest, leaves = j.w.earliest(p, o.passed)
+	}
 	j.w.mu.Unlock()
 	due := m.GetEvictPod().GetDueTime().AsTime()
 	j.mu.Lock()
-	ahead := j.ahead
-	f, paused, live, gone := j.feed, j.paused, j.live[o.uid], j.gone[o.uid]
+	ahead, lag := j.ahead, j.lag
+	f, live, gone := j.feed, j.live[o.uid], j.gone[o.uid]
+	paused := !j.paused.IsZero() && j.fence <= o.passed
 	since := j.since
 	o.doubtful = !j.thawed.IsZero() && o.received.Sub(j.thawed) < transit
 	j.live[o.uid] = o
 	j.counts.orders++
-	fresh := m.GetAttempt() == 1 && j.early[o.uid].Equal(due)
-	var last time.Time
+	place := leaving{due: due, seq: sequence(o.eviction), version: v.version}
+	fresh, last := m.GetAttempt() == 1 && j.early[o.uid] == place, j.last
+	delete(j.early, o.uid)
 	if fresh {
-		for _, l := range j.left {
-			if l.due.After(last) && o.received.Sub(l.received) > burst {
-				last = l.due
-			}
-		}
-		j.left = append(j.left, leaving{o.received, due})
+		j.last = place
+		j.counts.ordered++
 	}
 	j.mu.Unlock()
 	switch {
@@ -170,14 +215,16 @@ func (j *judge) ordered(o *order, m *reprievev1.Order) {
 		j.violation("I5: %s was sent again, %s before the deadline of its live delivery", o.uid, live.deadline.Sub(o.received))
 	case gone:
 		j.violation("I1: %s was sent again after its eviction was acknowledged", o.uid)
-	case !paused.IsZero() && o.received.Sub(paused) > transit:
-		j.violation("I7: %s was sent %s after a pause was acknowledged", o.uid, o.received.Sub(paused))
-	case v.known && !v.leaves && !v.settled.IsZero() && o.received.Sub(v.settled) > transit:
-		j.violation("I7: %s was sent %s after its cancellation was acknowledged", o.uid, o.received.Sub(v.settled))
-	case fresh && due.Before(last):
-		j.violation("I8: %s was sent more than %s after one that fell due %s later", o.uid, burst, last.Sub(due))
+	case paused:
+		j.violation("I7: %s was sent after a pause was acknowledged", o.uid)
+	case !leaves:
+		j.violation("I7: %s was sent after its cancellation was acknowledged, %s ago", o.uid, o.received.Sub(v.settled))
+	case due.Add(-ahead).Before(earliest.Add(-skew - lag)):
+		j.violation("I3: %s is due %s earlier than anything of it allows", o.uid, earliest.Sub(due.Add(-ahead)))
+	case fresh && place.before(&last):
+		j.violation("I8: %s, sequence %d, was sent after one, sequence %d, that fell due %s later", o.uid, place.seq, last.seq, last.due.Sub(due))
 	}
-	if v.known && v.leaves && !v.settled.IsZero() && o.received.Sub(v.settled) > transit {
+	if v.known && v.leaves && v.fence != 0 && v.fence <= o.passed {
 		j.due(o.uid, v, due)
 	}
 }
@@ -237,7 +284,7 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 		return
 	}
 	now := time.Now()
-	early := map[string]time.Time{}
+	early := map[string]leaving{}
 	j.w.mu.Lock()
 	for uid := range j.w.pods {
 		v := j.w.of(uid)
@@ -247,14 +294,14 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 		case v.leaves && e == nil:
 			j.violation("I2: the wait of %s (%+v, settled %s ago) is not there after a restart; closed are %v", uid, j.w.pods[uid], now.Sub(v.settled), j.closed(ctx, l, uid))
 		case v.leaves && e.GetDelivery() == nil:
-			if !awaitsList(e) {
+			if !j.awaitsList(e) {
 				// One that was recalled in a gap waits for the list that tells its due instant anew.
 				j.due(uid, v, e.GetDueTime().AsTime())
 			}
 			if e.GetAttempts() == 0 && e.GetLastOutcome() == 0 && e.GetBackOffUntil() == nil && e.GetDueTime().AsTime().Before(now) {
-				early[uid] = e.GetDueTime().AsTime()
+				early[uid] = leaving{due: e.GetDueTime().AsTime(), seq: sequence(e.GetId()), version: v.version}
 			}
-		case !v.leaves && e != nil && e.GetDelivery() == nil && !awaitsList(e) && e.GetState() != reprievev1.EvictionState_EVICTION_STATE_CONFIRMING:
+		case !v.leaves && e != nil && e.GetDelivery() == nil && !j.awaitsList(e) && e.GetState() != reprievev1.EvictionState_EVICTION_STATE_CONFIRMING:
 			j.violation("I2: an eviction of %s is open after a restart, which was cancelled before it: %v", uid, e)
 		}
 	}
@@ -272,9 +319,15 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 }
 
 // awaitsList reports whether an eviction may be one whose order was called back and that ended in a gap, by its answer
-// or by none: what wants the pod gone by now, the next list tells.
-func awaitsList(e *reprievev1.Eviction) bool {
-	return e.GetLastOutcome() == reprievev1.Outcome_OUTCOME_RECALLED || e.GetLastOutcome() == reprievev1.Outcome_OUTCOME_NO_ANSWER
+// or by none: what wants the pod gone by now, the next list tells. While the service was synced it was decided at once.
+func (j *judge) awaitsList(e *reprievev1.Eviction) bool {
+	if o := e.GetLastOutcome(); o != reprievev1.Outcome_OUTCOME_RECALLED && o != reprievev1.Outcome_OUTCOME_NO_ANSWER {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at := e.GetResultTime().AsTime().Add(-j.ahead)
+	return !slices.ContainsFunc(j.spans, func(s *span) bool { return s.has(at) })
 }
 
 // closed are a pod's closed evictions.

@@ -5,8 +5,10 @@ package crash
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -31,7 +33,30 @@ type pod struct {
 	node      int
 	// wait is how long the pod tolerates the taint, in seconds; 0 not at all, never for ever.
 	wait int
+	// were are the waits it had before.
+	were []past[int]
 	bits
+}
+
+// past is what was so until a change, which the service may not know of yet.
+type past[T any] struct {
+	was T
+	// told is the number of the change; fence is as in bits.
+	told, fence uint64
+}
+
+// settle notes that the service has all changes up to number.
+func settle[T any](were []past[T], number, fence uint64) {
+	for i := range were {
+		if w := &were[i]; w.told <= number && w.fence == 0 {
+			w.fence = fence
+		}
+	}
+}
+
+// drop leaves out what no order can be of any more that comes after the fence.
+func drop[T any](were []past[T], passed uint64) []past[T] {
+	return slices.DeleteFunc(were, func(w past[T]) bool { return w.fence != 0 && w.fence <= passed })
 }
 
 // bits are what an object's judgement depends on.
@@ -41,6 +66,15 @@ type bits struct {
 	// told is the number of the change that says so, 0 before any; settled when its acknowledgement is in.
 	told    uint64
 	settled time.Time
+	// fence is the one that was made when that acknowledgement was in: what comes to the executor after it was sent
+	// by a service that knew. 0 while settled is zero.
+	fence uint64
+}
+
+// change is to be called with the number of a change that may move the due instant.
+func (b *bits) change(number uint64) {
+	b.version++
+	b.told, b.settled, b.fence = number, time.Time{}, 0
 }
 
 // world is the cluster: what is so, and what the service has acknowledged of it.
@@ -48,6 +82,7 @@ type world struct {
 	mu      sync.Mutex // guards all
 	rng     *rand.Rand
 	tainted [nodeCount]time.Time // zero: no taint
+	were    [nodeCount][]past[time.Time]
 	nodes   [nodeCount]bits
 	pods    map[string]*pod // by uid
 	names   map[string]string
@@ -58,6 +93,10 @@ type world struct {
 	wake    chan struct{}
 	// steady is a node that keeps its taint, for probes; -1 if there is none.
 	steady int
+
+	// fences counts the fences that were asked for; fence, if set, is told of a new one.
+	fences atomic.Uint64
+	fence  func()
 }
 
 // change is one event and its number.
@@ -95,17 +134,35 @@ func (w *world) create(name string, node int) *pod {
 		p.wait = never
 	}
 	w.pods[p.uid], w.names[name] = p, p.uid
-	p.version, p.told = 1, w.emit(w.upsert(p))
+	p.change(w.emit(w.upsert(p)))
 	return p
+}
+
+// taint gives a node its taint, of now, or takes it away. mu is held.
+func (w *world) taint(n int, on bool) {
+	was := w.tainted[n]
+	w.tainted[n] = time.Time{}
+	if on {
+		w.tainted[n] = time.Now()
+	}
+	w.nodes[n].change(w.emit(w.nodeEvent(n)))
+	w.were[n] = append(w.were[n], past[time.Time]{was: was, told: w.nodes[n].told})
+}
+
+// tolerate changes a pod's wait. mu is held.
+func (w *world) tolerate(p *pod, wait int) {
+	was := p.wait
+	p.wait = wait
+	p.change(w.emit(w.upsert(p)))
+	p.were = append(p.were, past[int]{was: was, told: p.told})
 }
 
 // hold taints a node for good, so that what is put there leaves.
 func (w *world) hold(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.steady, w.tainted[n] = n, time.Now()
-	w.nodes[n].version++
-	w.nodes[n].told, w.nodes[n].settled = w.emit(w.nodeEvent(n)), time.Time{}
+	w.steady = n
+	w.taint(n, true)
 }
 
 // probePrefix begins the names of pods that do not come back and whose orders are answered at once.
@@ -122,9 +179,7 @@ func (w *world) probe() string {
 func (w *world) put(name string, wait int) string {
 	p := w.create(name, w.steady)
 	// Told anew: its wait was of chance.
-	p.wait = wait
-	p.version++
-	p.told = w.emit(w.upsert(p))
+	w.tolerate(p, wait)
 	return p.uid
 }
 
@@ -176,22 +231,14 @@ func (w *world) step() {
 		if n == w.steady {
 			return
 		}
-		if w.tainted[n].IsZero() {
-			w.tainted[n] = time.Now()
-		} else {
-			w.tainted[n] = time.Time{}
-		}
-		w.nodes[n].version++
-		w.nodes[n].told, w.nodes[n].settled = w.emit(w.nodeEvent(n)), time.Time{}
+		w.taint(n, w.tainted[n].IsZero())
 	case 2:
 		if p := w.any(); p != nil {
 			w.remove(p.uid, true)
 		}
 	case 3:
 		if p := w.any(); p != nil && p.wait != never {
-			p.wait = w.rng.IntN(5)
-			p.version++
-			p.told, p.settled = w.emit(w.upsert(p)), time.Time{}
+			w.tolerate(p, w.rng.IntN(5))
 		}
 	}
 }
@@ -232,20 +279,47 @@ func (w *world) take() []change {
 
 // acknowledge notes that the service has all changes up to number on its disk.
 func (w *world) acknowledge(number uint64) {
+	w.settle(number)
+	if w.fence != nil {
+		w.fence()
+	}
+}
+
+func (w *world) settle(number uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	now := time.Now()
-	settle := func(b *bits) {
+	now, fence := time.Now(), w.fences.Add(1)
+	known := func(b *bits) {
 		if b.told <= number && b.settled.IsZero() {
-			b.settled = now
+			b.settled, b.fence = now, fence
 		}
 	}
 	for n := range w.nodes {
-		settle(&w.nodes[n])
+		known(&w.nodes[n])
+		settle(w.were[n], number, fence)
 	}
 	for _, p := range w.pods {
-		settle(&p.bits)
+		known(&p.bits)
+		settle(p.were, number, fence)
 	}
+}
+
+// earliest is when a pod may be due at the earliest, by what the service may take for so that sends an order which
+// arrives after the fence; false if nothing of that makes it leave. mu is held.
+func (w *world) earliest(p *pod, passed uint64) (at time.Time, leaves bool) {
+	w.were[p.node], p.were = drop(w.were[p.node], passed), drop(p.were, passed)
+	taints, waits := append([]past[time.Time]{{was: w.tainted[p.node]}}, w.were[p.node]...), append([]past[int]{{was: p.wait}}, p.were...)
+	for _, t := range taints {
+		for _, s := range waits {
+			if t.was.IsZero() || s.was == never {
+				continue
+			}
+			if due := t.was.Add(time.Duration(s.was) * time.Second); !leaves || due.Before(at) {
+				at, leaves = due, true
+			}
+		}
+	}
+	return at, leaves
 }
 
 // verdict is what must be true of a pod.
@@ -254,6 +328,7 @@ type verdict struct {
 	// leaves: it has a due instant. settled is since when the service knows; zero if it may not know yet.
 	leaves  bool
 	settled time.Time
+	fence   uint64
 	// version tells due instants apart; added is the taint's time.
 	version string
 	added   time.Time
@@ -270,7 +345,7 @@ func (w *world) of(uid string) verdict {
 	v := verdict{known: true, leaves: !w.tainted[p.node].IsZero() && p.wait != never, added: w.tainted[p.node], wait: time.Duration(max(p.wait, 0)) * time.Second}
 	v.version = fmt.Sprintf("%d/%d", p.version, n.version)
 	if !p.settled.IsZero() && !n.settled.IsZero() || n.told == 0 && !p.settled.IsZero() {
-		v.settled = p.settled
+		v.settled, v.fence = p.settled, max(p.fence, n.fence)
 		if n.settled.After(v.settled) {
 			v.settled = n.settled
 		}
