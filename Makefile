@@ -52,7 +52,7 @@ crash: ## Kill the service KILLS times at named points, judge what it did, and f
 
 .PHONY: faults
 faults: ## Stage each fault of time, disk and transport TIMES times, a storm, 100 clusters at once, a million pods
-	$(GO) test -tags crash -count=1 -timeout 60m -v -run 'TestFaults|TestClockAhead|TestStorm|TestAllClusters|TestMillionPods' ./test/crash -times=$(TIMES) -million
+	$(GO) test -tags crash -count=1 -timeout 60m -v -run 'TestFaults|TestFullDisk|TestClockAhead|TestStorm|TestAllClusters|TestMillionPods' ./test/crash -times=$(TIMES) -million
 
 .PHONY: soak
 soak: ## Stage faults at random for MINUTES under load, judge all along, and print the figures

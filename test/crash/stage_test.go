@@ -61,7 +61,14 @@ type memory struct{ first, last, peak, goroutines0, goroutines int }
 
 func newStage(t *testing.T, bin string, seed uint64) *stage {
 	t.Helper()
-	s := &stage{run: newRun(t, bin, seed), good: bin, begin: time.Now(), table: map[string]*row{}, refused: map[codes.Code]int{}, hello: feedHello{feeder: "f"}}
+	return stageOn(newRun(t, bin, seed))
+}
+
+// stageOn puts a run's service under load.
+func stageOn(r *run) *stage {
+	t := r.t
+	t.Helper()
+	s := &stage{run: r, good: r.p.bin, begin: time.Now(), table: map[string]*row{}, refused: map[codes.Code]int{}, hello: feedHello{feeder: "f"}}
 	s.w.hold(nodeCount - 1)
 	s.p.admin = freePort(t)
 	s.p.shift(0)
