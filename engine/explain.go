@@ -42,7 +42,8 @@ func (s *shard) explain(sc *shardCluster, p *pod) *PodExplanation {
 		x.Reprieve = r
 	}
 	if p.ev != nil {
-		x.Eviction = s.view(sc, p.ev)
+		v := s.view(sc, p.ev)
+		x.Eviction = v.Record()
 	}
 	x.Holds = s.allHolds(sc, p)
 	x.Warnings = append(x.warnings(sc.conf), sc.loopWarning(p, s.now)...)

@@ -40,7 +40,8 @@ func parseListCursor(s string) (c listCursor, err error) {
 	return c, nil
 }
 
-func cursorOf(r *EvictionRecord) listCursor { return listCursor{r.Due, r.Cluster, r.Seq} }
+// place is where an open eviction's version stands in the order.
+func (v *Version) place() listCursor { return listCursor{v.grounds.due, v.pod.node.sc.name, v.seq} }
 
 func (c listCursor) compare(o listCursor) int {
 	return cmp.Or(c.due.Compare(o.due), cmp.Compare(c.cluster, o.cluster), cmp.Compare(c.seq, o.seq))
@@ -56,76 +57,118 @@ func (g *Engine) List(ctx context.Context, q ListQuery) (ListPage, error) {
 	if q.Cluster != "" && c.cluster(q.Cluster) == nil {
 		return ListPage{}, fmt.Errorf("%w: %q", ErrClusterUnknown, q.Cluster)
 	}
-	var after *listCursor
+	l := lister{q: &q}
 	if q.Cursor != "" {
 		cur, err := parseListCursor(q.Cursor)
 		if err != nil {
 			return ListPage{}, err
 		}
-		after = &cur
+		l.after = &cur
 	}
 	shards := c.shards
 	if q.Cluster != "" && q.Node != "" {
 		shards = []*shard{c.shardOf(q.Cluster, q.Node)}
 	}
-	var found []*EvictionRecord
 	for _, s := range shards {
-		part, err := c.listShard(ctx, s, &q, after)
-		if err != nil {
+		if err := l.readShard(ctx, c, s); err != nil {
 			return ListPage{}, err
 		}
-		found = append(found, part...)
 	}
-	slices.SortFunc(found, func(a, b *EvictionRecord) int { return cursorOf(a).compare(cursorOf(b)) })
-	page := ListPage{Evictions: found}
-	if len(found) > q.Limit {
-		page.Evictions = found[:q.Limit]
-		page.Cursor = cursorOf(page.Evictions[q.Limit-1]).String()
-	}
-	return page, nil
+	return l.result(), nil
 }
 
-// listShard collects a shard's first Limit+1 matches after a place, in turns.
-func (c *core) listShard(ctx context.Context, s *shard, q *ListQuery, after *listCursor) ([]*EvictionRecord, error) {
-	var all []*EvictionRecord
+// lister reads one page from shard after shard. What it holds is light: only what
+// is in the page in the end is spread out into records.
+type lister struct {
+	q *ListQuery
+	// after is the end of the page before; nil for the first page.
+	after *listCursor
+	// page has the first Limit+1 of what was read so far, in order.
+	page []Version
+}
+
+// readShard adds a shard's evictions, cluster by cluster and in turns.
+func (l *lister) readShard(ctx context.Context, c *core, s *shard) error {
 	var names []string
 	if err := c.ask(ctx, s, func(s *shard) {
 		for name := range s.clusters {
-			if (q.Cluster == "" || q.Cluster == name) && (q.Allowed == nil || q.Allowed(name)) {
+			if (l.q.Cluster == "" || l.q.Cluster == name) && (l.q.Allowed == nil || l.q.Allowed(name)) {
 				names = append(names, name)
 			}
 		}
 	}); err != nil {
-		return nil, err
+		return err
 	}
 	for _, name := range names {
-		var got []*EvictionRecord
-		for from, more := after, true; more; {
+		var got []Version
+		for from, more := l.after, true; more; {
 			err := c.ask(ctx, s, func(s *shard) {
 				more = false
 				if sc := s.clusters[name]; sc != nil {
-					got, from, more = s.listCluster(sc, q, from, got)
+					got, from, more = s.listCluster(sc, l, from, got)
 				}
 			})
 			if err != nil {
-				return nil, err
+				return err
 			}
 		}
-		all = append(all, got...)
+		l.merge(got)
 	}
-	return all, nil
+	return nil
+}
+
+// beyond reports whether the page is full without what stands there.
+func (l *lister) beyond(at listCursor) bool {
+	return len(l.page) > l.q.Limit && at.compare(l.page[l.q.Limit].place()) > 0
+}
+
+// merge puts evictions into the page that are in order among themselves.
+func (l *lister) merge(got []Version) {
+	if len(l.page) == 0 {
+		l.page = got
+		return
+	}
+	had := l.page
+	l.page = make([]Version, 0, min(len(had)+len(got), l.q.Limit+1))
+	for len(l.page) <= l.q.Limit && len(had)+len(got) > 0 {
+		next := &had
+		if len(had) == 0 || len(got) > 0 && got[0].place().compare(had[0].place()) < 0 {
+			next = &got
+		}
+		l.page = append(l.page, (*next)[0])
+		*next = (*next)[1:]
+	}
+}
+
+// result is the page as records, which share one allocation.
+func (l *lister) result() ListPage {
+	var page ListPage
+	if len(l.page) > l.q.Limit {
+		l.page = l.page[:l.q.Limit]
+		page.Cursor = l.page[l.q.Limit-1].place().String()
+	}
+	records := make([]EvictionRecord, len(l.page))
+	page.Evictions = make([]*EvictionRecord, len(l.page))
+	for i := range l.page {
+		l.page[i].Fill(&records[i])
+		page.Evictions[i] = &records[i]
+	}
+	return page
 }
 
 // listCluster appends matches to got until the page is full, the budget is
 // spent, or the end is reached; more says that there may be some left.
-func (s *shard) listCluster(sc *shardCluster, q *ListQuery, after *listCursor, got []*EvictionRecord) (_ []*EvictionRecord, last *listCursor, more bool) {
-	visited := 0
+func (s *shard) listCluster(sc *shardCluster, l *lister, after *listCursor, got []Version) (_ []Version, last *listCursor, more bool) {
+	q, visited := l.q, 0
 	visit := func(e *eviction) bool {
 		at := listCursor{e.due(), sc.name, e.seq()}
 		if after != nil && at.compare(*after) <= 0 {
 			return true
 		}
 		if !q.DueBefore.IsZero() && !e.due().Before(q.DueBefore) {
+			return false
+		}
+		if l.beyond(at) {
 			return false
 		}
 		visited++
@@ -211,13 +254,13 @@ func (s *shard) holdNow(sc *shardCluster, e *eviction) Hold {
 }
 
 // view is the eviction as readers see it.
-func (s *shard) view(sc *shardCluster, e *eviction) *EvictionRecord {
-	r := e.record()
-	r.State = s.stateNow(e)
-	if r.State == StateDue {
-		r.Hold = s.holdNow(sc, e)
+func (s *shard) view(sc *shardCluster, e *eviction) (v Version) {
+	e.version(&v)
+	v.state = s.stateNow(e)
+	if v.state == StateDue {
+		v.hold = s.holdNow(sc, e)
 	}
-	return r
+	return v
 }
 
 // Get returns one eviction, open or closed, by its id. Errors: ErrEvictionUnknown,
@@ -521,7 +564,8 @@ func (c *core) openBySeq(ctx context.Context, name string, seq uint64) (*Evictio
 		err := c.ask(ctx, s, func(s *shard) {
 			if sc := s.clusters[name]; sc != nil {
 				if e := sc.bySeq.find(seq, isOpen); e != nil {
-					rec = s.view(sc, e)
+					v := s.view(sc, e)
+					rec = v.Record()
 				}
 			}
 		})
