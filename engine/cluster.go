@@ -127,8 +127,8 @@ func newCluster(c *core, l LoadedCluster) *cluster {
 		reprieves: map[string]*ReprieveRecord{},
 	}
 	cl.dispatcher = newDispatcher(c, cl.name, &cl.conf.policy)
-	cl.silence = c.clock.NewTimer(cl.checkSilence)
-	cl.expiry = c.clock.NewTimer(cl.expire)
+	cl.silence = c.newTimer(cl.checkSilence)
+	cl.expiry = c.newTimer(cl.expire)
 	return cl
 }
 

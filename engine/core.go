@@ -75,12 +75,29 @@ func (c *core) spawn(f func(context.Context) error) {
 	c.group.Go(func() (err error) {
 		defer func() {
 			if r := recover(); r != nil {
-				err = fmt.Errorf("panic: %v", r)
-				c.opts.Logger.Error("engine goroutine panicked", "panic", r, "stack", stack())
+				err = c.panicked(r)
 			}
 		}()
 		return f(c.ctx)
 	})
+}
+
+// newTimer returns a stopped timer that calls f. Its panic ends the core, too.
+func (c *core) newTimer(f func()) clock.Timer {
+	return c.clock.NewTimer(func() {
+		defer func() {
+			if r := recover(); r != nil {
+				c.cancel(c.panicked(r))
+			}
+		}()
+		f()
+	})
+}
+
+// panicked makes an error of a panic, and tells of it.
+func (c *core) panicked(r any) error {
+	c.opts.Logger.Error("engine goroutine panicked", "panic", r, "stack", stack())
+	return fmt.Errorf("panic: %v", r)
 }
 
 func (c *core) spawnDispatcher(cl *cluster) {
@@ -223,6 +240,15 @@ func (c *core) await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
+// settled waits until all that the shards have changed of a cluster is on disk.
+func (c *core) settled(ctx context.Context, cluster string) error {
+	done := make(chan struct{})
+	c.onShards(func(*shard) {}, func() {
+		c.commit(func() { close(done) }, Change{Cluster: cluster})
+	})
+	return c.await(ctx, done)
+}
+
 // commit queues changes and calls then when they are on disk.
 func (c *core) commit(then func(), changes ...Change) {
 	items := make([]pending, len(changes))
@@ -240,7 +266,7 @@ func (c *core) jitter(d time.Duration) time.Duration { return c.opts.Jitter(d) }
 // schedulePrune makes the committer look at history now and then.
 func (c *core) schedulePrune() {
 	var timer clock.Timer
-	timer = c.clock.NewTimer(func() {
+	timer = c.newTimer(func() {
 		c.committer.put(pending{prune: true})
 		timer.Reset(c.clock.Now().Add(c.opts.PruneEvery))
 		if c.ctx.Err() != nil {

@@ -333,7 +333,7 @@ func (s *ExecutorSession) Close() {
 		return
 	}
 	var timer clock.Timer
-	timer = s.core.clock.NewTimer(func() {
+	timer = s.core.newTimer(func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if x.graces[s] == timer {

@@ -284,12 +284,20 @@ func (g *Engine) Get(ctx context.Context, id string) (*EvictionRecord, error) {
 	}
 	rec, err = c.store.HistoryEviction(ctx, name, seq)
 	if errors.Is(err, ErrNotFound) {
+		// It may have closed and be on its way there.
+		if err := c.settled(ctx, name); err != nil {
+			return nil, err
+		}
+		rec, err = c.store.HistoryEviction(ctx, name, seq)
+	}
+	if errors.Is(err, ErrNotFound) {
 		return nil, fmt.Errorf("%w: %q", ErrEvictionUnknown, id)
 	}
 	return rec, err
 }
 
-// History returns closed evictions, newest first, from disk.
+// History returns closed evictions, newest first, from disk. All that is no
+// longer among the open ones when it is called is there.
 func (g *Engine) History(ctx context.Context, q HistoryQuery) (HistoryPage, error) {
 	c, err := g.current()
 	if err != nil {
@@ -297,6 +305,11 @@ func (g *Engine) History(ctx context.Context, q HistoryQuery) (HistoryPage, erro
 	}
 	if c.cluster(q.Cluster) == nil {
 		return HistoryPage{}, fmt.Errorf("%w: %q", ErrClusterUnknown, q.Cluster)
+	}
+	if q.Cursor == "" {
+		if err := c.settled(ctx, q.Cluster); err != nil {
+			return HistoryPage{}, err
+		}
 	}
 	return c.store.History(ctx, q)
 }

@@ -227,8 +227,8 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	s.withdraw(sc, e)
 	s.heap.disarm(e)
 	s.unindex(sc, e)
-	if m := e.more(); m.firstDue.IsZero() && !e.due().Equal(d.Due) {
-		m.firstDue = e.due()
+	if due := e.due(); !due.Equal(d.Due) && (e.rest == nil || e.rest.firstDue.IsZero()) {
+		e.more().firstDue = due
 	}
 	e.grounds = s.share(d.Due, &cause)
 	s.reindex(sc, e)

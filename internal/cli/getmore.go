@@ -133,12 +133,16 @@ WAIT, DUE and OUT count open evictions (OUT: an executor has the order); OLDEST 
 long the oldest due one has been due; EXEC is the number of executors attached.`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := a.oneCluster(cmd, args)
+			if err != nil {
+				return err
+			}
 			if len(args) == 1 && !l.live {
-				return a.getCluster(cmd.Context(), args[0])
+				return a.getCluster(cmd.Context(), name)
 			}
 			l.fetch = func(ctx context.Context, q reprievev1.QueryServiceClient) ([]*reprievev1.Cluster, error) {
-				if len(args) == 1 {
-					r, err := q.GetCluster(ctx, &reprievev1.GetClusterRequest{Cluster: args[0]})
+				if name != "" {
+					r, err := q.GetCluster(ctx, &reprievev1.GetClusterRequest{Cluster: name})
 					return []*reprievev1.Cluster{r.GetCluster()}, err
 				}
 				r, err := q.ListClusters(ctx, &reprievev1.ListClustersRequest{})
@@ -149,6 +153,19 @@ long the oldest due one has been due; EXEC is the number of executors attached.`
 	}
 	addWatch(cmd, &l.live)
 	return cmd
+}
+
+// oneCluster is the cluster that a list of clusters is narrowed to; empty for
+// all. REPRIEVE_CLUSTER does not count: the list is where its value comes from.
+func (a *app) oneCluster(cmd *cobra.Command, args []string) (string, error) {
+	given := cmd.Flags().Changed("cluster")
+	switch {
+	case given:
+		return a.clusterArg(args)
+	case len(args) == 1:
+		return args[0], nil
+	}
+	return "", nil
 }
 
 func newGetNodes(a *app) *cobra.Command {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -26,4 +27,20 @@ func TestSteadyCluster(t *testing.T) {
 	if same(late(0, "the oldest due eviction is 59s late"), late(0, "no executor is attached: nothing can be sent")) {
 		t.Error("another warning is not told")
 	}
+}
+
+// TestGetClustersOfOne narrows the list of clusters by the flag, and not by the
+// environment, in which the name of one may be mistyped.
+func TestGetClustersOfOne(t *testing.T) {
+	h := newHarness(t)
+	h.fake.clusters = sampleClusters()
+	h.env["REPRIEVE_CLUSTER"] = "mistyped"
+	other := h.fake.clusters[2].GetName()
+	for args, all := range map[string]bool{"get clusters": true, "get clusters --cluster prod": false} {
+		code, out, errs := h.run(strings.Fields(args)...)
+		if code != exitOK || !strings.Contains(out, "prod") || strings.Contains(out, "\n"+other+" ") != all {
+			t.Errorf("%s: exit code %d, %q %s", args, code, out, errs)
+		}
+	}
+	wantRun(t, h, exitUsage, "name two clusters", "get", "clusters", "prod", "--cluster", other)
 }
