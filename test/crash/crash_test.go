@@ -60,6 +60,9 @@ func TestCrash(t *testing.T) {
 	r := newRun(t, build(t, moduleRoot(t)), chosenSeed())
 	for n := range *kills {
 		r.life()
+		if n%100 == 99 {
+			t.Logf("%d kills so far, %d orders", n+1, r.j.figures().orders)
+		}
 		if found := r.j.found(); len(found) > 0 {
 			t.Fatalf("after %d kills, with -seed=%d:\n%s", n+1, r.seed, strings.Join(found[:min(len(found), 20)], "\n"))
 		}
@@ -87,6 +90,7 @@ type run struct {
 	w    *world
 	j    *judge
 	x    *executor
+	fed  *feeder // of this life; nil while it has none
 	// met counts the kills by point; late are those whose point was not met in time.
 	met      map[string]int
 	lives    int
@@ -128,6 +132,10 @@ func (r *run) life() {
 		r.met["any time"]++
 	}
 	l.kill()
+	if r.fed != nil {
+		r.fed.stop()
+		r.fed = nil
+	}
 	if s := l.status(); s != "signal: killed" {
 		r.j.violation("the service ended by itself: %s", s)
 	}
@@ -158,6 +166,7 @@ func (r *run) connect(ctx context.Context, l *life) bool {
 	if err != nil {
 		return false
 	}
+	r.fed = f
 	r.j.begin(f)
 	if !first && r.x.connect(ctx, l) != nil {
 		return false
@@ -255,9 +264,9 @@ func (r *run) report() string {
 		points = append(points, fmt.Sprintf("%s %d", name, r.met[name]))
 	}
 	slices.Sort(r.recovery)
-	c := r.j.counts
-	text := fmt.Sprintf("seed %d: %d kills (%s)\n%d orders, %d evictions acknowledged, %d due instants compared, %d restarts that kept %d open evictions, no violation",
-		r.seed, r.lives, strings.Join(points, ", "), c.orders, c.evicted, c.dues, c.recovered, c.open)
+	c := r.j.figures()
+	text := fmt.Sprintf("seed %d: %d kills (%s)\n%d orders, %d evictions acknowledged, %d due instants compared, %d overdue ones in their order, %d restarts that kept %d open evictions, no violation",
+		r.seed, r.lives, strings.Join(points, ", "), c.orders, c.evicted, c.dues, c.ordered, c.recovered, c.open)
 	if n := len(r.recovery); n > 0 {
 		text += fmt.Sprintf("\nfrom the port to synced: median %s, worst %s", r.recovery[n/2].Round(time.Millisecond), r.recovery[n-1].Round(time.Millisecond))
 	}

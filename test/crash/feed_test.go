@@ -25,7 +25,9 @@ type feeder struct {
 	// relist asks for the whole list again on the same stream.
 	relist chan struct{}
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when the stream has ended
+	// done is closed when nothing takes changes from the world for this stream any more.
+	done  chan struct{}
+	ended chan struct{} // closed when the stream has ended
 	// span is the time in which the service is known to have been synced by this feed.
 	span span
 	err  error // how; to be read once ended is closed
@@ -88,7 +90,7 @@ func startFeed(ctx context.Context, w *world, l *life, h feedHello) (*feeder, er
 		cancel()
 		return nil, err
 	}
-	f := &feeder{w: w, stream: stream, ends: make(chan sent, 1<<16), synced: make(chan struct{}), relist: make(chan struct{}, 1), cancel: cancel, ended: make(chan struct{})}
+	f := &feeder{w: w, stream: stream, ends: make(chan sent, 1<<16), synced: make(chan struct{}), relist: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{}), ended: make(chan struct{})}
 	hello := &reprievev1.FeedRequest_Hello{Hello: &reprievev1.FeedHello{Cluster: clusterName, ClusterUid: "uid-c", FeederId: h.feeder, FeederEpoch: h.epoch}}
 	if err := f.send(&reprievev1.FeedRequest{Message: hello}, 0, false); err != nil {
 		cancel()
@@ -135,6 +137,7 @@ func rest(ctx context.Context, d time.Duration) {
 
 // run sends the list, and then changes and heartbeats until the stream ends.
 func (f *feeder) run(ctx context.Context, slow time.Duration) {
+	defer close(f.done)
 	if !f.list(ctx, slow) {
 		return
 	}
@@ -173,6 +176,12 @@ func (f *feeder) run(ctx context.Context, slow time.Duration) {
 
 func (f *feeder) batch(events []*reprievev1.Event, change uint64) error {
 	return f.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Batch{Batch: &reprievev1.Batch{Events: events}}}, change, false)
+}
+
+// stop ends the stream. What changes from here on is another feed's to tell.
+func (f *feeder) stop() {
+	f.cancel()
+	<-f.done
 }
 
 func (f *feeder) receive() {

@@ -95,6 +95,13 @@ func (j *judge) found() []string {
 	return j.violations
 }
 
+// figures returns what was counted so far.
+func (j *judge) figures() figures {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.counts
+}
+
 // forget says that the executor has lost its orders: they may be sent again.
 func (j *judge) forget() {
 	j.mu.Lock()

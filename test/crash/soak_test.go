@@ -197,7 +197,7 @@ func higherEpoch(s *stage) {
 	if status.Code(old.err) != codes.Aborted {
 		s.j.violation("the older feed ended with %v", old.err)
 	}
-	f.cancel()
+	f.stop()
 }
 
 // TestFaults stages each fault by itself on a service under load.

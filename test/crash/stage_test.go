@@ -142,7 +142,7 @@ func (s *stage) keepFeed(ctx context.Context) {
 		s.f = f
 		s.mu.Unlock()
 		<-f.ended
-		f.cancel()
+		f.stop()
 		s.mu.Lock()
 		s.refused[status.Code(f.err)]++
 		s.mu.Unlock()
