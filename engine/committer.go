@@ -23,12 +23,10 @@ type pending struct {
 	cluster string
 	// version is set for a change of an eviction, other for any other change.
 	version      *Version
+	other        *Change
 	dropReprieve bool
 	// prune asks for history to be brought back within its quotas.
 	prune bool
-	other *Change
-	// ev, if set, is the eviction whose shard is told after the commit.
-	ev *eviction
 	// then is called after the commit, by the committer; it must not block.
 	then func()
 }
@@ -175,17 +173,13 @@ func (w *committer) stamp(batch []pending) {
 			// A cluster that comes back by that name is a new one.
 			q.lastSeq = 0
 		}
-		if p.version == nil {
-			continue
-		}
-		if e := p.ev; e != nil {
-			if e.seq() == 0 {
+		if v := p.version; v != nil {
+			if v.ev.seq() == 0 {
 				q.lastSeq++
-				e.seqNo.Store(q.lastSeq)
+				v.ev.seqNo.Store(q.lastSeq)
 			}
-			p.version.seq = e.seq()
+			v.revision = w.revision + 1
 		}
-		p.version.revision = w.revision + 1
 	}
 }
 
@@ -240,7 +234,8 @@ func (w *committer) tell(items []pending) {
 	w.acks = w.acks[:0]
 	w.acks = append(w.acks, make([][]*eviction, len(w.core.shards))...)
 	for i := range items {
-		if e := items[i].ev; e != nil {
+		if items[i].version != nil && items[i].kind != ChangeNotify {
+			e := items[i].version.ev
 			id := e.pod.shard.id
 			if w.acks[id] == nil {
 				w.acks[id] = make([]*eviction, 0, len(items)/len(w.acks)+1)

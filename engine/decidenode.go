@@ -36,21 +36,22 @@ func (s *shard) decideNode(sc *shardCluster, n *node) {
 const flushFrom = 512
 
 // earliestStart is that of the node's taints; zero if there are none.
-func (n *node) earliestStart() (at time.Time) {
+func (n *node) earliestStart() instant {
+	var at time.Time
 	for i := range n.force {
 		if start := n.force[i].Start; i == 0 || start.Before(at) {
 			at = start
 		}
 	}
-	return at
+	return instantOf(at)
 }
 
 // alike reports whether the decision over p is that over o, a pod of the same
 // node, because nothing that it depends on differs. earliest is the earliest
 // start of the node's taints: which binding before it is a pod's makes no difference (D8).
-func (p *pod) alike(o *pod, earliest time.Time) bool {
+func (p *pod) alike(o *pod, earliest instant) bool {
 	return p.tols == o.tols && p.namespace == o.namespace &&
 		p.terminating == o.terminating && p.finished == o.finished && p.mirror == o.mirror &&
-		(p.boundAt.Equal(o.boundAt) || !p.boundAt.After(earliest) && !o.boundAt.After(earliest)) &&
+		(p.boundAt == o.boundAt || p.boundAt <= earliest && o.boundAt <= earliest) &&
 		(p.ev == nil || len(p.ev.requests()) == 0) && (o.ev == nil || len(o.ev.requests()) == 0)
 }

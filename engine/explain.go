@@ -35,7 +35,7 @@ func (s *shard) explain(sc *shardCluster, p *pod) *PodExplanation {
 	d := Decide(DecideInput{Subject: p.subject(), NodeKnown: p.node.known, Taints: p.node.force, Guards: p.node.guards, Policy: &sc.conf.policy, Detail: true})
 	x := &PodExplanation{
 		Cluster: sc.name, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName,
-		NodeStatus: p.node.status(), Tolerations: p.tols.tolerations(), BoundAt: p.boundAt,
+		NodeStatus: p.node.status(), Tolerations: p.tols.tolerations(), BoundAt: p.boundAt.time(),
 		Decision: d, Now: s.now, Mode: sc.conf.policy.Mode,
 	}
 	if r := sc.conf.reprieves[p.uid]; r != nil && !r.over(s.now) {

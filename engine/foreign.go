@@ -233,7 +233,7 @@ func (s *shard) writeObserved(sc *shardCluster, p *pod, m *lateMark, cause Cause
 	}
 	v := s.version(e)
 	v.closedAt, v.closeReason = instantOf(s.now), ClosePodDeleted
-	s.out = append(s.out, pending{kind: ChangeCloseEviction, cluster: sc.name, version: v, ev: e})
+	s.out = append(s.out, pending{kind: ChangeCloseEviction, cluster: sc.name, version: v})
 	s.core.observer.Closed(sc.name, ClosePodDeleted)
 }
 

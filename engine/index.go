@@ -93,56 +93,84 @@ func (x *dueIndex) after(due time.Time) (next *dueGroup) {
 }
 
 // seqList has evictions in the order of their sequence, which is mostly that of
-// their coming. Those that have left stay in the slice until they are the
-// greater half, so that leaving needs no search.
+// their coming. It is cut into blocks, so that it grows without being copied.
+// Those that have left stay in it until they are the greater half, so that
+// leaving needs no search.
 type seqList struct {
-	all      []*eviction
+	blocks   [][]*eviction // none is empty
+	length   int           // of all blocks
 	live     int
 	unsorted bool
 }
 
-// sweepFrom is the length from which a list is swept.
-const sweepFrom = 64
+const (
+	// A list's blocks double in length from the first to the longest.
+	firstBlock, longestBlock = 8, 512
+	// sweepFrom is the length from which a list is swept.
+	sweepFrom = 64
+)
 
 func (l *seqList) add(e *eviction) {
-	if n := len(l.all); n > 0 && l.all[n-1].seq() > e.seq() {
-		l.unsorted = true
+	var last []*eviction
+	n := len(l.blocks)
+	if n > 0 {
+		last = l.blocks[n-1]
+		l.unsorted = l.unsorted || last[len(last)-1].seq() > e.seq()
 	}
-	l.all = append(l.all, e)
+	if len(last) == cap(last) {
+		last = make([]*eviction, 0, min(max(2*len(last), firstBlock), longestBlock))
+		l.blocks = append(l.blocks, nil)
+		n++
+	}
+	l.blocks[n-1] = append(last, e)
+	l.length++
 	l.live++
 }
 
 // leave notes that an eviction has left; has says which are still there.
 func (l *seqList) leave(has func(*eviction) bool) {
-	if l.live--; len(l.all) < sweepFrom || l.live > len(l.all)/2 {
+	if l.live--; l.length < sweepFrom || l.live > l.length/2 {
 		return
 	}
-	kept := make([]*eviction, 0, l.live)
+	var kept seqList
 	l.ascend(0, has, func(e *eviction) bool {
-		kept = append(kept, e)
+		kept.add(e)
 		return true
 	})
-	l.all = kept
+	*l = kept
 }
 
 // ascend calls visit for what is in the list from a sequence on until it says
 // no, and returns whether it did not.
 func (l *seqList) ascend(seq uint64, has, visit func(*eviction) bool) bool {
-	if l.unsorted {
-		slices.SortFunc(l.all, func(a, b *eviction) int { return cmp.Compare(a.seq(), b.seq()) })
-		l.unsorted = false
-	}
-	from := 0
-	if seq > 0 {
-		from, _ = slices.BinarySearchFunc(l.all, seq, func(e *eviction, seq uint64) int { return cmp.Compare(e.seq(), seq) })
-	}
-	for i := from; i < len(l.all); i++ {
-		// One that left and came back is there twice.
-		if e := l.all[i]; has(e) && (i == from || l.all[i-1] != e) && !visit(e) {
-			return false
+	l.sort()
+	// The block before the first that begins at seq or later may have it too.
+	first, _ := slices.BinarySearchFunc(l.blocks, seq, func(b []*eviction, seq uint64) int { return cmp.Compare(b[0].seq(), seq) })
+	var before *eviction
+	for i := max(first-1, 0); i < len(l.blocks); i++ {
+		block := l.blocks[i]
+		if i < first {
+			from, _ := slices.BinarySearchFunc(block, seq, func(e *eviction, seq uint64) int { return cmp.Compare(e.seq(), seq) })
+			block = block[from:]
+		}
+		for _, e := range block {
+			// One that left and came back is there twice.
+			if e != before && has(e) && !visit(e) {
+				return false
+			}
+			before = e
 		}
 	}
 	return true
+}
+
+func (l *seqList) sort() {
+	if !l.unsorted {
+		return
+	}
+	all := slices.Concat(l.blocks...)
+	slices.SortFunc(all, func(a, b *eviction) int { return cmp.Compare(a.seq(), b.seq()) })
+	l.blocks, l.unsorted = [][]*eviction{all}, false
 }
 
 // find returns the eviction of a sequence if the list has it.

@@ -72,8 +72,8 @@ func TestSeqListSweeps(t *testing.T) {
 	}
 	for i, e := range all[:len(all)-1] {
 		e.state = StateClosed
-		if l.leave(isOpen); len(l.all) > max(sweepFrom, 2*(len(all)-i-1)+1) {
-			t.Fatalf("%d of %d are left, the list has %d", len(all)-i-1, len(all), len(l.all))
+		if l.leave(isOpen); l.length > max(sweepFrom, 2*(len(all)-i-1)+1) {
+			t.Fatalf("%d of %d are left, the list has %d", len(all)-i-1, len(all), l.length)
 		}
 	}
 	last := all[len(all)-1]

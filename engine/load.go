@@ -75,7 +75,7 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	}
 	s := l.core.shardOf(cl.name, r.Node)
 	sc := s.clusters[cl.name]
-	p := &pod{namespace: r.Namespace, name: r.Pod, uid: r.UID, nodeName: r.Node, shard: s, boundAt: r.BoundAt}
+	p := &pod{namespace: r.Namespace, name: r.Pod, uid: r.UID, nodeName: r.Node, shard: s, boundAt: instantOf(r.BoundAt)}
 	n := sc.nodeNamed(r.Node)
 	if !n.known && r.NodeUID != "" {
 		// Without a record it had no taint; its UID tells it from a later node of the name (D15).

@@ -31,7 +31,7 @@ type pod struct {
 	// node is never nil: a pod without a node is on the node named "".
 	node    *node
 	tols    *tolerationSet
-	boundAt time.Time
+	boundAt instant
 	ev      *eviction
 	// rest is what few pods have.
 	rest *podRest
@@ -149,7 +149,7 @@ func appendTolerations(b []byte, list []corev1.Toleration) []byte {
 // eviction is an open eviction. Its shard owns it; seqNo is set by the
 // committer at the first commit. There may be a million: what few have at a time is in rest.
 type eviction struct {
-	pod   *pod
+	pod   *pod // never changes, as openedAt
 	seqNo atomic.Uint64
 	// grounds is never nil.
 	grounds *grounds

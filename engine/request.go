@@ -204,7 +204,7 @@ func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) 
 // gives it its revision.
 func (s *shard) queued(e *eviction) *Version {
 	for i := len(s.out) - 1; i >= 0; i-- {
-		if s.out[i].ev == e {
+		if v := s.out[i].version; v != nil && v.ev == e {
 			return s.out[i].version
 		}
 	}

@@ -173,11 +173,11 @@ func (s *shard) applyPod(sc *shardCluster, op *podOp, at time.Time) {
 	fresh := !p.listed
 	if fresh {
 		p.listed = true
-		if p.boundAt.IsZero() {
+		if p.boundAt == 0 {
 			// Never later than when the service first saw the pod there (D8).
-			p.boundAt = at
+			p.boundAt = instantOf(at)
 			if b := op.seen.BoundAt; !b.IsZero() && b.Before(at) {
-				p.boundAt = b
+				p.boundAt = instantOf(b)
 			}
 		}
 		s.comesBack(sc, p, op.seen)

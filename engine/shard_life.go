@@ -42,7 +42,7 @@ func (p *pod) input(policy *Policy) DecideInput {
 
 func (p *pod) subject() Subject {
 	sub := Subject{
-		Namespace: p.namespace, Tolerations: p.tols.tolerations(), BoundAt: p.boundAt,
+		Namespace: p.namespace, Tolerations: p.tols.tolerations(), BoundAt: p.boundAt.time(),
 		Unscheduled: p.nodeName == "", Terminating: p.terminating, Finished: p.finished, Mirror: p.mirror,
 	}
 	if p.ev != nil {
@@ -289,7 +289,7 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 	}
 	v.closedAt, v.closeReason, v.cancelCause = instantOf(s.now), reason, cause
 	e.pending++
-	closing := pending{kind: ChangeCloseEviction, cluster: sc.name, version: v, ev: e}
+	closing := pending{kind: ChangeCloseEviction, cluster: sc.name, version: v}
 	if stay := sc.conf.reprieves[e.pod.uid]; stay != nil && endsReprieve(e.pod, reason) {
 		closing.dropReprieve = true
 		closing.then = func() { sc.reprieveDropped(stay) }

@@ -1,26 +1,25 @@
 package engine
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // Version is an eviction as one change left it. It takes little room, so that a
 // change costs little until somebody wants to read it, and shares with other
 // versions what they have in common. Once handed to a store it never changes.
 type Version struct {
-	pod     *pod
+	// ev is read only for what of it never changes. It is nil in a version that was
+	// made of a record.
+	ev      *eviction
 	grounds *grounds
 	// rest is nil for most; it is the version's own.
-	rest               *evictionRest
-	nodeUID            string
-	boundAt            time.Time
-	seq, revision      uint64
-	openedAt, closedAt instant
-	state              State
-	hold               Hold
-	closeReason        CloseReason
-	cancelCause        CancelCause
+	rest        *evictionRest
+	nodeUID     string
+	boundAt     instant
+	closedAt    instant
+	revision    uint64
+	state       State
+	hold        Hold
+	closeReason CloseReason
+	cancelCause CancelCause
 }
 
 // VersionOf returns a version that is r as it is now.
@@ -38,18 +37,23 @@ func VersionOf(r *EvictionRecord) *Version {
 		o := *r.Observed
 		c.Observed = &o
 	}
-	return &Version{seq: r.Seq, revision: r.Revision, rest: &evictionRest{whole: &c}}
+	return &Version{revision: r.Revision, rest: &evictionRest{whole: &c}}
 }
 
 // Seq is the eviction's sequence.
-func (v *Version) Seq() uint64 { return v.seq }
+func (v *Version) Seq() uint64 {
+	if v.ev == nil {
+		return v.rest.whole.Seq
+	}
+	return v.ev.seq()
+}
 
 // UID is that of the eviction's pod.
 func (v *Version) UID() string {
-	if v.pod == nil {
+	if v.ev == nil {
 		return v.rest.whole.UID
 	}
-	return v.pod.uid
+	return v.ev.pod.uid
 }
 
 // Record returns the version as a record of its own. What the record points to
@@ -62,15 +66,16 @@ func (v *Version) Record() *EvictionRecord {
 
 // Fill is Record into room that the caller has.
 func (v *Version) Fill(r *EvictionRecord) {
-	p, g := v.pod, v.grounds
-	if p == nil {
+	e, g := v.ev, v.grounds
+	if e == nil {
 		*r = *v.rest.whole
-		r.Seq, r.Revision = v.seq, v.revision
+		r.Revision = v.revision
 		return
 	}
+	p := e.pod
 	*r = EvictionRecord{
-		Cluster: p.node.sc.name, Seq: v.seq, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: v.nodeUID,
-		State: v.state, Hold: v.hold, BoundAt: v.boundAt, Due: g.due, Cause: g.cause, OpenedAt: v.openedAt.time(),
+		Cluster: p.node.sc.name, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: v.nodeUID,
+		State: v.state, Hold: v.hold, BoundAt: v.boundAt.time(), Due: g.due, Cause: g.cause, OpenedAt: e.openedAt.time(),
 		ClosedAt: v.closedAt.time(), CloseReason: v.closeReason, CancelCause: v.cancelCause, Revision: v.revision,
 	}
 	if m := v.rest; m != nil {
@@ -99,8 +104,7 @@ func (s *shard) version(e *eviction) *Version {
 func (e *eviction) version(v *Version) {
 	p := e.pod
 	*v = Version{
-		pod: p, grounds: e.grounds, nodeUID: p.node.uid, boundAt: p.boundAt, seq: e.seq(), revision: e.revision,
-		openedAt: e.openedAt, state: e.state, hold: e.hold,
+		ev: e, grounds: e.grounds, nodeUID: p.node.uid, boundAt: p.boundAt, revision: e.revision, state: e.state, hold: e.hold,
 	}
 	if e.rest != nil {
 		rest := e.rest.evictionRest

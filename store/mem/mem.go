@@ -51,7 +51,7 @@ type cluster struct {
 	lastSeq   uint64
 	nodes     *btree.BTreeG[*engine.NodeRecord]
 	reprieves *btree.BTreeG[*engine.ReprieveRecord]
-	open      map[uint64]*engine.Version // by sequence
+	open      pages
 	// closed has all of history by position; classes has the positions by class.
 	closed  *btree.BTreeG[closed]
 	classes [history.Classes]*btree.BTreeG[history.Position]
@@ -68,7 +68,7 @@ func newCluster() *cluster {
 		reprieves: btree.NewG(degree, func(a, b *engine.ReprieveRecord) bool {
 			return a.UID < b.UID
 		}),
-		open:   map[uint64]*engine.Version{},
+		open:   pages{},
 		closed: btree.NewG(degree, func(a, b closed) bool { return a.at.Compare(b.at) < 0 }),
 	}
 	for class := range c.classes {
@@ -102,9 +102,9 @@ func (h *handle) Load(ctx context.Context, v engine.Visitor) error {
 		h.data.mu.Unlock()
 		return fmt.Errorf("load store in memory: %w", err)
 	}
-	meta, all := h.data.meta, map[string]*cluster{}
+	meta, all := h.data.meta, map[string]snapshot{}
 	for name, c := range h.data.clusters {
-		all[name] = &cluster{record: c.record, lastSeq: c.lastSeq, nodes: c.nodes.Clone(), reprieves: c.reprieves.Clone(), open: maps.Clone(c.open)}
+		all[name] = snapshot{record: c.record, lastSeq: c.lastSeq, nodes: c.nodes.Clone(), reprieves: c.reprieves.Clone(), open: c.open.all()}
 	}
 	h.data.mu.Unlock()
 	if err := v.Meta(meta); err != nil {
@@ -118,7 +118,16 @@ func (h *handle) Load(ctx context.Context, v engine.Visitor) error {
 	return nil
 }
 
-func visit(ctx context.Context, v engine.Visitor, name string, c *cluster) error {
+// snapshot is what a load reads of a cluster.
+type snapshot struct {
+	record    *engine.ClusterRecord
+	lastSeq   uint64
+	nodes     *btree.BTreeG[*engine.NodeRecord]
+	reprieves *btree.BTreeG[*engine.ReprieveRecord]
+	open      []*engine.Version
+}
+
+func visit(ctx context.Context, v engine.Visitor, name string, c snapshot) error {
 	lc := engine.LoadedCluster{Record: engine.ClusterRecord{Name: name}, LastSeq: c.lastSeq}
 	if c.record != nil {
 		lc.Record = *record.Cluster(c.record)
@@ -134,8 +143,11 @@ func visit(ctx context.Context, v engine.Visitor, name string, c *cluster) error
 	if err != nil {
 		return err
 	}
-	for _, seq := range slices.Sorted(maps.Keys(c.open)) {
-		if err := cmp.Or(ctx.Err(), v.Eviction(read(name, c.open[seq]))); err != nil {
+	for _, version := range c.open {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := v.Eviction(read(name, version)); err != nil {
 			return err
 		}
 	}
@@ -197,9 +209,8 @@ func (d *Data) apply(ch *engine.Change) {
 	}
 	switch ch.Kind {
 	case engine.ChangePutEviction:
-		seq := ch.Eviction.Seq()
-		c.lastSeq = max(c.lastSeq, seq)
-		c.open[seq] = ch.Eviction
+		c.lastSeq = max(c.lastSeq, ch.Eviction.Seq())
+		c.open.put(ch.Eviction)
 	case engine.ChangeCloseEviction:
 		c.close(ch)
 	case engine.ChangePutNode:
@@ -230,7 +241,7 @@ func read(cluster string, v *engine.Version) *engine.EvictionRecord {
 func (c *cluster) close(ch *engine.Change) {
 	r := ch.Eviction.Record()
 	c.lastSeq = max(c.lastSeq, r.Seq)
-	delete(c.open, r.Seq)
+	c.open.remove(r.Seq)
 	at := history.PositionOf(r)
 	c.closed.ReplaceOrInsert(closed{at, ch.Eviction})
 	c.classes[history.ClassOf(r)].ReplaceOrInsert(at)
