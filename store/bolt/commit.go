@@ -20,6 +20,7 @@ func (s *Store) Commit(ctx context.Context, b *engine.Batch) error {
 	var w *writer
 	err := s.update("commit", func(tx *bbolt.Tx) error {
 		w = newWriter(tx)
+		w.values = s.values[:0]
 		for i := range b.Changes {
 			if err := w.apply(&b.Changes[i]); err != nil {
 				return fmt.Errorf("change %d of cluster %q: %w", i, b.Changes[i].Cluster, err)
@@ -34,8 +35,14 @@ func (s *Store) Commit(ctx context.Context, b *engine.Batch) error {
 		return err
 	}
 	s.count(w)
+	if s.values = w.values; cap(s.values) > maxValues {
+		s.values = nil
+	}
 	return nil
 }
+
+// maxValues is how much room for values is kept from one transaction to the next.
+const maxValues = 8 << 20
 
 // count keeps the counts of history in step with a transaction that is on disk.
 func (s *Store) count(w *writer) {
@@ -54,8 +61,10 @@ func (s *Store) count(w *writer) {
 // writer applies changes within one transaction.
 type writer struct {
 	tx *bbolt.Tx
-	// record is the eviction at hand.
+	// record is the eviction at hand, values those that were written: a transaction
+	// needs them until its end.
 	record engine.EvictionRecord
+	values []byte
 	trees  map[string]*clusterTree
 	// records are written at the end: a busy cluster has many in a batch.
 	records map[string]*engine.ClusterRecord
@@ -103,8 +112,7 @@ func (w *writer) apply(c *engine.Change) error {
 	}
 	switch c.Kind {
 	case engine.ChangePutEviction:
-		c.Eviction.Fill(&w.record)
-		return putEviction(t, &w.record)
+		return w.putEviction(t, c.Eviction)
 	case engine.ChangeCloseEviction:
 		return w.closeEviction(t, c)
 	case engine.ChangePutNode:
@@ -138,11 +146,21 @@ func (w *writer) remove(c *engine.Change) error {
 	return t.reprieves.Delete([]byte(c.Reprieve.UID))
 }
 
-func putEviction(t *clusterTree, r *engine.EvictionRecord) error {
-	v, err := codec.EncodeEviction(r)
+// encode is the value of an eviction, which is then w.record.
+func (w *writer) encode(v *engine.Version) ([]byte, error) {
+	v.Fill(&w.record)
+	from := len(w.values)
+	values, err := codec.AppendEviction(w.values, &w.record)
+	w.values = values
+	return values[from:len(values):len(values)], err
+}
+
+func (w *writer) putEviction(t *clusterTree, version *engine.Version) error {
+	v, err := w.encode(version)
 	if err != nil {
 		return err
 	}
+	r := &w.record
 	if err := t.raise(r.Seq); err != nil {
 		return err
 	}
@@ -159,12 +177,11 @@ func (t *clusterTree) raise(seq uint64) error {
 
 // closeEviction moves an eviction from the open ones to history.
 func (w *writer) closeEviction(t *clusterTree, c *engine.Change) error {
-	r := &w.record
-	c.Eviction.Fill(r)
-	v, err := codec.EncodeEviction(r)
+	v, err := w.encode(c.Eviction)
 	if err != nil {
 		return err
 	}
+	r := &w.record
 	if err := t.raise(r.Seq); err != nil {
 		return err
 	}

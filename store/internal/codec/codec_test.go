@@ -37,7 +37,7 @@ func TestEveryFieldComesBack(t *testing.T) {
 	bytesOf := must[[]byte](t)
 	t.Run("eviction", func(t *testing.T) {
 		r := filled[engine.EvictionRecord](t)
-		got := must[*engine.EvictionRecord](t)(DecodeEviction(r.Cluster, r.Seq, bytesOf(EncodeEviction(r))))
+		got := must[*engine.EvictionRecord](t)(DecodeEviction(r.Cluster, r.Seq, bytesOf(encodeEviction(r))))
 		r.Hold, r.HoldUntil = engine.HoldNone, time.Time{}
 		wantEqual(t, r, got)
 	})
@@ -69,7 +69,7 @@ func TestEveryStoredFieldIsWritten(t *testing.T) {
 		value []byte
 		m     proto.Message
 	}{
-		{bytesOf(EncodeEviction(filled[engine.EvictionRecord](t))), &storev1.EvictionRecord{}},
+		{bytesOf(encodeEviction(filled[engine.EvictionRecord](t))), &storev1.EvictionRecord{}},
 		{bytesOf(EncodeNode(filled[engine.NodeRecord](t))), &storev1.NodeRecord{}},
 		{bytesOf(EncodeReprieve(filled[engine.ReprieveRecord](t))), &storev1.ReprieveRecord{}},
 		{bytesOf(EncodeCluster(filled[engine.ClusterRecord](t))), &storev1.ClusterRecord{}},
@@ -104,7 +104,7 @@ func wantSet(t *testing.T, m protoreflect.Message) {
 func TestZeroRecords(t *testing.T) {
 	bytesOf := must[[]byte](t)
 	e := &engine.EvictionRecord{UID: "u"}
-	wantEqual(t, e, must[*engine.EvictionRecord](t)(DecodeEviction("", 0, bytesOf(EncodeEviction(e)))))
+	wantEqual(t, e, must[*engine.EvictionRecord](t)(DecodeEviction("", 0, bytesOf(encodeEviction(e)))))
 	wantEqual(t, &engine.NodeRecord{}, must[*engine.NodeRecord](t)(DecodeNode("", "", bytesOf(EncodeNode(&engine.NodeRecord{})))))
 	wantEqual(t, &engine.ReprieveRecord{}, must[*engine.ReprieveRecord](t)(DecodeReprieve("", "", bytesOf(EncodeReprieve(&engine.ReprieveRecord{})))))
 	wantEqual(t, &engine.ClusterRecord{}, must[*engine.ClusterRecord](t)(DecodeCluster("", bytesOf(EncodeCluster(&engine.ClusterRecord{})))))
@@ -216,7 +216,7 @@ func TestUnknownValuesAreNotWritten(t *testing.T) {
 	} {
 		r := filled[engine.EvictionRecord](t)
 		edit(r)
-		if _, err := EncodeEviction(r); !errors.Is(err, store.ErrBadChange) {
+		if _, err := encodeEviction(r); !errors.Is(err, store.ErrBadChange) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -239,7 +239,7 @@ func TestUnknownValuesAreNotWritten(t *testing.T) {
 func TestBadTextIsMended(t *testing.T) {
 	r := filled[engine.EvictionRecord](t)
 	r.LastMessage, r.Requests[0].Reason = "cut \xe6\xbc", "a\xffb"
-	got := must[*engine.EvictionRecord](t)(DecodeEviction("a", 1, must[[]byte](t)(EncodeEviction(r))))
+	got := must[*engine.EvictionRecord](t)(DecodeEviction("a", 1, must[[]byte](t)(encodeEviction(r))))
 	if got.LastMessage != "cut \uFFFD" || got.Requests[0].Reason != "a\uFFFDb" {
 		t.Errorf("message %q, reason %q", got.LastMessage, got.Requests[0].Reason)
 	}
@@ -247,7 +247,7 @@ func TestBadTextIsMended(t *testing.T) {
 
 // TestDamageIsFound flips each bit and cuts at each length of a value.
 func TestDamageIsFound(t *testing.T) {
-	good := must[[]byte](t)(EncodeEviction(filled[engine.EvictionRecord](t)))
+	good := must[[]byte](t)(encodeEviction(filled[engine.EvictionRecord](t)))
 	refused := func(b []byte, what string, i int) {
 		t.Helper()
 		if _, err := DecodeEviction("a", 1, b); !errors.Is(err, store.ErrDamaged) {

@@ -6,35 +6,7 @@ import (
 	"github.com/reprieve-dev/reprieve/engine"
 	storev1 "github.com/reprieve-dev/reprieve/proto/reprieve/store/v1"
 	"github.com/reprieve-dev/reprieve/store"
-	"github.com/reprieve-dev/reprieve/store/internal/record"
 )
-
-// EncodeEviction is the value of an eviction, open or closed. Its hold is not
-// written, and DUE is written as WAITING.
-func EncodeEviction(r *engine.EvictionRecord) ([]byte, error) {
-	var n numbers
-	m := &storev1.EvictionRecord{
-		Namespace: r.Namespace, Pod: r.Pod, Uid: r.UID, Node: r.Node, NodeUid: r.NodeUID,
-		State: put(&n, states, record.State(r.State)), BoundAt: stamp(r.BoundAt), Due: stamp(r.Due),
-		Cause: encodeCause(&n, &r.Cause), Delivery: encodeDelivery(&n, r.Delivery),
-		Attempts: r.Attempts, NoAnswers: r.NoAnswers, NotBefore: stamp(r.NotBefore),
-		LastOutcome: put(&n, outcomes, r.LastOutcome), LastMessage: text(r.LastMessage),
-		OpenedAt: stamp(r.OpenedAt), FirstSentAt: stamp(r.FirstSentAt), LastSentAt: stamp(r.LastSentAt),
-		ResultAt: stamp(r.ResultAt), ConfirmBy: stamp(r.ConfirmBy), ClosedAt: stamp(r.ClosedAt),
-		CloseReason: put(&n, closeReasons, r.CloseReason), CancelCause: put(&n, cancelCauses, r.CancelCause),
-		FirstDue: stamp(r.FirstDue), Observed: encodeObservation(&n, r.Observed), Revision: r.Revision,
-	}
-	if n.err != nil {
-		return nil, n.err
-	}
-	for i := range r.Requests {
-		q := &r.Requests[i]
-		m.Requests = append(m.Requests, &storev1.RequestRecord{
-			Id: q.ID, Requester: q.Requester, Reason: text(q.Reason), NotBefore: stamp(q.NotBefore), RequestedAt: stamp(q.RequestedAt),
-		})
-	}
-	return marshal(KindEviction, m)
-}
 
 // DecodeEviction reads an eviction, open or closed.
 func DecodeEviction(cluster string, seq uint64, b []byte) (*engine.EvictionRecord, error) {
@@ -70,32 +42,11 @@ func DecodeEviction(cluster string, seq uint64, b []byte) (*engine.EvictionRecor
 	return r, nil
 }
 
-func encodeCause(n *numbers, c *engine.Cause) *storev1.CauseRecord {
-	m := &storev1.CauseRecord{
-		Kind: put(n, causeKinds, c.Kind), Start: stamp(c.Start), Toleration: encodeToleration(c.Toleration),
-		DefaultToleration: c.Default, RequestId: c.RequestID, Requester: c.Requester,
-	}
-	if c.Taint != (engine.Taint{}) {
-		m.Taint = encodeTaint(&c.Taint)
-	}
-	return m
-}
-
 func decodeCause(n *numbers, m *storev1.CauseRecord) engine.Cause {
 	return engine.Cause{
 		Kind: get(n, causeKinds, m.GetKind()), Taint: decodeTaint(m.GetTaint()), Start: instant(m.GetStart()),
 		Toleration: decodeToleration(m.GetToleration()), Default: m.GetDefaultToleration(),
 		RequestID: m.GetRequestId(), Requester: m.GetRequester(),
-	}
-}
-
-func encodeDelivery(n *numbers, d *engine.Delivery) *storev1.DeliveryRecord {
-	if d == nil {
-		return nil
-	}
-	return &storev1.DeliveryRecord{
-		Token: d.Token, ExecutorId: d.ExecutorID, SentAt: stamp(d.SentAt), Deadline: stamp(d.Deadline),
-		Recall: put(n, recallReasons, d.Recall), RecallCause: put(n, cancelCauses, d.RecallCause),
 	}
 }
 
@@ -106,15 +57,6 @@ func decodeDelivery(n *numbers, m *storev1.DeliveryRecord) *engine.Delivery {
 	return &engine.Delivery{
 		Token: m.GetToken(), ExecutorID: m.GetExecutorId(), SentAt: instant(m.GetSentAt()), Deadline: instant(m.GetDeadline()),
 		Recall: get(n, recallReasons, m.GetRecall()), RecallCause: get(n, cancelCauses, m.GetRecallCause()),
-	}
-}
-
-func encodeObservation(n *numbers, o *engine.Observation) *storev1.ObservationRecord {
-	if o == nil {
-		return nil
-	}
-	return &storev1.ObservationRecord{
-		DeletedAt: stamp(o.DeletedAt), Reason: text(o.Reason), Standing: put(n, standings, o.Standing), TaintSince: stamp(o.TaintSince),
 	}
 }
 

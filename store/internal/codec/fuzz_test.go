@@ -21,8 +21,8 @@ import (
 func FuzzDecodeRecord(f *testing.F) {
 	bytesOf := must[[]byte](f)
 	for _, b := range [][]byte{
-		bytesOf(EncodeEviction(filled[engine.EvictionRecord](f))),
-		bytesOf(EncodeEviction(&engine.EvictionRecord{UID: "u"})),
+		bytesOf(encodeEviction(filled[engine.EvictionRecord](f))),
+		bytesOf(encodeEviction(&engine.EvictionRecord{UID: "u"})),
 		bytesOf(EncodeNode(filled[engine.NodeRecord](f))),
 		bytesOf(EncodeReprieve(filled[engine.ReprieveRecord](f))),
 		bytesOf(EncodeCluster(filled[engine.ClusterRecord](f))),
@@ -41,7 +41,7 @@ func FuzzDecodeRecord(f *testing.F) {
 }
 
 func decodeAll(t *testing.T, value func(Kind) []byte) {
-	again(t, value(KindEviction), func(b []byte) (*engine.EvictionRecord, error) { return DecodeEviction("a", 1, b) }, EncodeEviction, record.Eviction)
+	again(t, value(KindEviction), func(b []byte) (*engine.EvictionRecord, error) { return DecodeEviction("a", 1, b) }, encodeEviction, record.Eviction)
 	again(t, value(KindNode), func(b []byte) (*engine.NodeRecord, error) { return DecodeNode("a", "n", b) }, EncodeNode, record.Node)
 	again(t, value(KindReprieve), func(b []byte) (*engine.ReprieveRecord, error) { return DecodeReprieve("a", "u", b) }, EncodeReprieve, record.Reprieve)
 	again(t, value(KindCluster), func(b []byte) (*engine.ClusterRecord, error) { return DecodeCluster("a", b) }, EncodeCluster, record.Cluster)

@@ -203,15 +203,6 @@ func decodeTaint(m *storev1.TaintRecord) engine.Taint {
 	return engine.Taint{Key: m.GetKey(), Value: m.GetValue(), TimeAdded: instant(m.GetTimeAdded()), Start: instant(m.GetStart())}
 }
 
-func encodeToleration(t *corev1.Toleration) *storev1.TolerationRecord {
-	if t == nil {
-		return nil
-	}
-	return &storev1.TolerationRecord{
-		Key: t.Key, Operator: string(t.Operator), Value: t.Value, Effect: string(t.Effect), Seconds: t.TolerationSeconds,
-	}
-}
-
 func decodeToleration(m *storev1.TolerationRecord) *corev1.Toleration {
 	if m == nil {
 		return nil
