@@ -54,7 +54,7 @@ func fillDisk(dir string) func(*stage) {
 		}
 		s.w.mu.Lock()
 		for i := range flood {
-			s.w.put(fmt.Sprintf("bulk-%d", i), 1)
+			s.w.put(fmt.Sprint(bulkPrefix, i), 1)
 		}
 		s.w.mu.Unlock()
 		for until := time.Now().Add(recoverWithin); s.p.metric(s.t, "reprieve_serving") != 0; s.pause(20 * time.Millisecond) {

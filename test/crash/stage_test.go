@@ -302,7 +302,8 @@ func (s *stage) finish() {
 		s.pause(50 * time.Millisecond)
 	}
 	if left := s.due(); left > 0 {
-		s.j.violation("%d pods that are due have not left", left)
+		open, _ := s.j.list(context.Background(), s.l)
+		s.j.violation("%d pods that are due have not left; open are %v", left, open)
 	}
 	s.memory.last, s.memory.goroutines = s.rss(), s.goroutines()
 	if s.memory.goroutines > s.memory.goroutines0+20 {

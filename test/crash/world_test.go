@@ -168,6 +168,9 @@ func (w *world) hold(n int) {
 // probePrefix begins the names of pods that do not come back and whose orders are answered at once.
 const probePrefix = "probe-"
 
+// bulkPrefix begins the names of pods that do not come back either.
+const bulkPrefix = "bulk-"
+
 // probe puts a pod that tolerates nothing on the steady node and returns its UID.
 func (w *world) probe() string {
 	w.mu.Lock()
@@ -184,7 +187,11 @@ func (w *world) put(name string, wait int) string {
 }
 
 func (w *world) upsert(p *pod) *reprievev1.Event {
-	o := &reprievev1.Pod{Namespace: "default", Name: p.name, Uid: p.uid, NodeName: nodeName(p.node), Phase: "Running"}
+	// Each has an owner of its own: what comes back to its node again and again would have to wait, for minutes in the end.
+	owner := &reprievev1.OwnerReference{ApiVersion: "apps/v1", Kind: "ReplicaSet", Name: p.uid, Uid: "owner-" + p.uid, Controller: true}
+	o := &reprievev1.Pod{
+		Namespace: "default", Name: p.name, Uid: p.uid, NodeName: nodeName(p.node), Phase: "Running", OwnerReferences: []*reprievev1.OwnerReference{owner},
+	}
 	switch {
 	case p.wait > 0:
 		o.Tolerations = []*reprievev1.Toleration{{Key: taintKey, Operator: "Exists", Effect: "NoExecute", TolerationSeconds: proto.Int64(int64(p.wait))}}
@@ -210,7 +217,7 @@ func (w *world) remove(uid string, replace bool) {
 	}
 	delete(w.pods, uid)
 	delete(w.names, p.name)
-	if strings.HasPrefix(p.name, probePrefix) {
+	if strings.HasPrefix(p.name, probePrefix) || strings.HasPrefix(p.name, bulkPrefix) {
 		w.emit(&reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_DELETE, Object: w.upsert(p).Object})
 		return
 	}
