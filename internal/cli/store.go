@@ -35,8 +35,11 @@ func newStore(a *app) *cobra.Command {
 		Use:   "store COMMAND",
 		Short: "Check, back up, restore and compact the service's data file",
 		Long: `These commands work on the data file itself, on the machine that has it, while the
-service is stopped.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+service is stopped; backup --live asks the running service.`,
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			return usagef("say what: store check, store backup, store restore or store compact")
+		},
 	}
 	cmd.PersistentFlags().StringVar(&f.dataDir, "data-dir", "./data", "the service's data folder")
 	cmd.AddCommand(newStoreCheck(a, f), newStoreBackup(a, f), newStoreRestore(a, f), newStoreCompact(a, f))
@@ -57,9 +60,9 @@ backup; without it the one of --data-dir is checked. Exit code 1: something is d
 			if len(args) > 0 {
 				path = args[0]
 			}
-			r, err := a.checkStore(cmd.Context(), path)
+			r, err := a.CheckStore(cmd.Context(), path)
 			if err != nil {
-				return err
+				return f.wayOut(err)
 			}
 			if err := a.printReport(r); err != nil {
 				return err
@@ -72,16 +75,15 @@ backup; without it the one of --data-dir is checked. Exit code 1: something is d
 	}
 }
 
-// checkStore checks a data file and adds what to do about one in use.
-func (a *app) checkStore(ctx context.Context, path string) (*bolt.Report, error) {
-	r, err := a.CheckStore(ctx, path)
-	return r, stopFirst(err)
-}
-
-// stopFirst says what to do about a file that the service has open.
-func stopFirst(err error) error {
-	if errors.Is(err, engine.ErrStoreLocked) {
+// wayOut says what to do about a data file that the service has open, or that is
+// not there.
+func (f *storeFlags) wayOut(err error) error {
+	var missing *fs.PathError
+	switch {
+	case errors.Is(err, engine.ErrStoreLocked):
 		return &hintError{err: err, hint: "stop the service first"}
+	case errors.Is(err, fs.ErrNotExist) && errors.As(err, &missing) && missing.Path == f.path():
+		return &hintError{err: err, hint: "--data-dir names the service's data folder"}
 	}
 	return err
 }
@@ -129,7 +131,7 @@ all clusters; without it the service must be stopped.`,
 				_, err = bolt.Backup(cmd.Context(), f.path(), args[0])
 			}
 			if err != nil {
-				return stopFirst(err)
+				return f.wayOut(err)
 			}
 			if err := a.sound(cmd.Context(), args[0]); err != nil {
 				return err
@@ -183,7 +185,7 @@ func receiveBackup(recv func() (*reprievev1.BackupStoreResponse, error), w io.Wr
 
 // sound is an error if a file is beyond help.
 func (a *app) sound(ctx context.Context, path string) error {
-	r, err := a.checkStore(ctx, path)
+	r, err := a.CheckStore(ctx, path)
 	if err == nil && r.BeyondHelp() {
 		err = fmt.Errorf("%s is damaged: %s", path, r.Pages[0])
 	}
@@ -225,7 +227,7 @@ func (a *app) restore(ctx context.Context, f *storeFlags, backup string) error {
 		keep = f.path() + ".before-" + a.Clock.Now().UTC().Format("20060102T150405Z")
 	}
 	if err := bolt.Restore(ctx, backup, f.path(), keep); err != nil {
-		return stopFirst(err)
+		return f.wayOut(err)
 	}
 	fmt.Fprintf(a.Out, "%s: restored\n", f.path())
 	if keep != "" {
@@ -244,11 +246,11 @@ for both.`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.sound(cmd.Context(), f.path()); err != nil {
-				return err
+				return f.wayOut(err)
 			}
 			before, after, err := bolt.Compact(cmd.Context(), f.path())
 			if err != nil {
-				return stopFirst(err)
+				return f.wayOut(err)
 			}
 			fmt.Fprintf(a.Out, "%s: %d bytes became %d\n", f.path(), before, after)
 			return nil

@@ -111,6 +111,18 @@ func TestLiveBackup(t *testing.T) {
 	wantRun(t, h, exitOK, "clusters/east/nodes      1        0", "store", "check", backup)
 }
 
+// TestStoreMissing: the way out of a file that is not there depends on who named it.
+func TestStoreMissing(t *testing.T) {
+	h := newHarness(t)
+	none := filepath.Join(t.TempDir(), "none")
+	wantRun(t, h, exitFailure, "--data-dir names", "store", "check", "--data-dir", none)
+	wantRun(t, h, exitFailure, "--data-dir names", "store", "backup", "--data-dir", none, none+".db")
+	wantRun(t, h, exitFailure, "--data-dir names", "store", "compact", "--data-dir", none)
+	wantRun(t, h, exitFailure, "no such file or directory\n", "store", "check", none)
+	wantRun(t, h, exitUsage, "say what", "store")
+	wantRun(t, h, exitUsage, "unknown command", "store", "chekc")
+}
+
 // TestStoreDamaged: damage is said with exit code 1, and is neither restored nor compacted.
 func TestStoreDamaged(t *testing.T) {
 	h := newHarness(t)
