@@ -51,7 +51,7 @@ An interrupt takes no more orders, waits up to 10 s for those that are out, give
 lease back, and ends; a second one ends at once.`,
 		Example: `  reprieve agent --cluster prod --server reprieve.example:7443 --ca ca.pem --token-file token
   reprieve agent --cluster lab --kubeconfig ~/.kube/config --leader-elect=false`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.agent(cmd.Context(), f) },
 	}
 	fl := cmd.Flags()

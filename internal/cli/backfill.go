@@ -59,7 +59,7 @@ made anew come from their owner's template, so mend that too, or the plugin. Exi
 a pod could not be mended, or the run did not come to its end.`,
 		Example: `  reprieve backfill tolerations --kubeconfig ~/.kube/config
   reprieve backfill tolerations --kubeconfig ~/.kube/config -n shop --apply --rate 5`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := f.check(); err != nil {
 				return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"google.golang.org/grpc/codes"
 
 	"github.com/reprieve-dev/reprieve/client"
@@ -28,6 +29,14 @@ func (e *usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error {
 	return &usageError{text: fmt.Sprintf(format, args...)}
+}
+
+// noArgs refuses arguments of a command that takes none.
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usagef("%q is an argument, and it takes none; see --help", args[0])
 }
 
 // errInterrupted is the end that the user asked for before the command had done
@@ -171,7 +180,7 @@ func hintFor(e *client.Error) string {
 	case codes.PermissionDenied:
 		return "these credentials have no role for it; ask the service's operator"
 	case codes.Unavailable:
-		return "is reprieved running there? --server says where to look"
+		return unreachedHint(e.Message)
 	case codes.DeadlineExceeded:
 		return "try again, or raise --timeout"
 	case codes.Unimplemented:
@@ -179,6 +188,19 @@ func hintFor(e *client.Error) string {
 	default:
 		return ""
 	}
+}
+
+// unreachedHint says what to look at when a connection did not come about.
+func unreachedHint(message string) string {
+	switch {
+	case strings.Contains(message, "first record does not look like a TLS handshake"):
+		return "what listens there speaks no TLS; --plaintext turns it off"
+	case strings.Contains(message, "authentication handshake failed"):
+		return "--ca names the authority of the service's certificate, and --server has to be a name in it"
+	case strings.Contains(message, "error reading server preface"):
+		return "what listens there speaks TLS, perhaps; --ca or --plaintext=false turns it on"
+	}
+	return "is reprieved running there? --server says where to look"
 }
 
 // reasonHints says what to do about a reason of the service (ErrorInfo).
@@ -193,6 +215,7 @@ var reasonHints = map[string]string{
 	client.ReasonPauseUnknown:       "`reprieve get pauses` lists those in force",
 	client.ReasonRequestUnknown:     "it was withdrawn or its eviction is over; `reprieve history` shows which",
 	client.ReasonRequestConflict:    "use another --request-id",
+	client.ReasonBlastRadiusUnknown: "`reprieve blast list` shows what is held and what was rejected",
 	client.ReasonEtagMismatch:       "it was changed meanwhile; read it again",
 	client.ReasonRevisionTooOld:     "list again",
 	client.ReasonLimited:            "these credentials are used too much at once; try again, or raise `limits` of the service",

@@ -64,6 +64,7 @@ func TestUsageErrors(t *testing.T) {
 		"get pods":                             `reprieve: get: "pods" cannot be listed; use evictions, clusters, nodes, reprieves or pauses`,
 		"fetch":                                "reprieve: \"fetch\" is no command; `reprieve --help` lists them",
 		"get nodes":                            "reprieve: get nodes: say which cluster with --cluster or REPRIEVE_CLUSTER; `reprieve get clusters` lists them",
+		"get nodes prod":                       `reprieve: get nodes: "prod" is an argument, and it takes none; see --help`,
 		"get clusters -o xml":                  "reprieve: get clusters: -o xml is unknown; use table, json or yaml",
 		"get clusters --bogus":                 "reprieve: get clusters: unknown flag: --bogus",
 		"get evictions --state odd":            `reprieve: get evictions: --state "odd" is unknown; use one of waiting, due, delivered, recalling, confirming, closed`,
@@ -97,6 +98,22 @@ func TestUnreachable(t *testing.T) {
 	code, _, errs := h.run("get", "clusters")
 	if code != exitUnavailable || !strings.HasPrefix(errs, "reprieve: get clusters: cannot connect: ") || !strings.HasSuffix(errs, "; is reprieved running there? --server says where to look\n") {
 		t.Errorf("exit %d, stderr %q", code, errs)
+	}
+}
+
+// TestUnreachedHints: what is wrong with a connection is seldom that nobody listens.
+func TestUnreachedHints(t *testing.T) {
+	for message, want := range map[string]string{
+		"dial tcp 127.0.0.1:7443: connect: connection refused":                                    "is reprieved running",
+		"error reading server preface: EOF":                                                       "--plaintext=false",
+		"authentication handshake failed: tls: first record does not look like a TLS handshake":   "--plaintext turns it off",
+		"authentication handshake failed: tls: failed to verify certificate: x509: no IP SANs":    "a name in it",
+		"authentication handshake failed: tls: failed to verify certificate: x509: not yet valid": "--ca names",
+	} {
+		err := status.Error(codes.Unavailable, `connection error: desc = "transport: `+message+`"`)
+		if _, why, hint := classify(err); !strings.Contains(hint, want) || why != "cannot connect: "+message {
+			t.Errorf("%s: %s; %s", message, why, hint)
+		}
 	}
 }
 

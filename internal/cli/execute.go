@@ -51,7 +51,7 @@ An interrupt takes no more orders, waits up to --timeout for those that are out,
 ends with exit code 0, or 1 if the service was never reached; a second one ends at once.`,
 		Example: `  reprieve execute --clusters prod --answer evicted
   reprieve execute --exec 'kubectl delete pod "$REPRIEVE_POD" -n "$REPRIEVE_NAMESPACE" --wait=false'`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.execute(cmd.Context(), f) },
 	}
 	fl := cmd.Flags()

@@ -56,7 +56,7 @@ Without a feed a cluster is held: nothing of it is sent. An object without a uid
     -f <(kubectl get nodes -w --output-watch-events -o json) \
     -f <(kubectl get pods -A -w --output-watch-events -o json)
   kubectl get nodes,pods -A -o json | reprieve feed --cluster lab -f - --follow`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.feed(cmd.Context(), f) },
 	}
 	fl := cmd.Flags()

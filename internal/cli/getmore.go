@@ -180,7 +180,7 @@ waits count. Where the policy's node_health is on, READY is the condition as the
 takes it and for how long it is not True, TAINT also shows those that follow from the
 node's conditions, and CHANGE when one comes or goes, or what holds it; nodes whose health
 is to change something are listed too.`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.flags.needCluster()
 			if err != nil {
@@ -207,7 +207,7 @@ func newGetReprieves(a *app) *cobra.Command {
 		Use:     "reprieves",
 		Aliases: []string{"reprieve"},
 		Short:   "Stays that operators granted, by their end",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.flags.needCluster()
 			if err != nil {
@@ -230,7 +230,7 @@ func newGetPauses(a *app) *cobra.Command {
 		Use:     "pauses",
 		Aliases: []string{"pause"},
 		Short:   "Pauses in force",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.flags.needCluster()
 			if err != nil {

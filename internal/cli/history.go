@@ -21,7 +21,7 @@ that were denied, failed or left unanswered. Evictions that were sent are kept 7
 those cancelled before they were due 24 hours.`,
 		Example: `  reprieve history --cluster prod --since 1h
   reprieve history --cluster prod -n web --pod frontend-7d9c5 -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if _, err := a.flags.needCluster(); err != nil {
 				return err

@@ -41,7 +41,7 @@ POLICY come from this service's set-up, NOT_DELETED_YET does not count, and UNEX
 what deserves a look. --fail-below ends with exit code 1 if fewer agree.`,
 		Example: `  reprieve shadow report --cluster prod
   reprieve shadow report --cluster prod --since 1h --fail-below 99`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			req, err := a.shadowRequest(f)
 			if err != nil {

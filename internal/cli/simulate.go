@@ -30,7 +30,7 @@ supposed; all of them start now, for a dump does not tell when. No service is ne
 Pods that leave come first, by time, then those that stay, with the reason.`,
 		Example: `  kubectl get nodes,pods -A -o json | reprieve simulate -f - --not-ready n1
   reprieve simulate -f nodes.yaml -f pods.yaml --taint n1=drain=yes:NoExecute --selector app=web`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.simulate(cmd.Context(), f) },
 	}
 	fl := cmd.Flags()

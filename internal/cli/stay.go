@@ -151,7 +151,7 @@ func newWithdraw(a *app) *cobra.Command {
 		Use:     "withdraw",
 		Short:   "Take a request back; taints and other requests stand",
 		Example: `  reprieve withdraw --cluster prod --requester karmada --request-id move-17`,
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.flags.needCluster()
 			if err != nil {

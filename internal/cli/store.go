@@ -243,7 +243,7 @@ func newStoreCompact(a *app, f *storeFlags) *cobra.Command {
 		Long: `The data file is written anew and takes the old one's place at once. That needs room
 for both.`,
 		Example: "  reprieve store compact --data-dir /var/lib/reprieve",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.sound(cmd.Context(), f.path()); err != nil {
 				return f.wayOut(err)

@@ -79,7 +79,7 @@ tolerations" mends LEAVES_AT_ONCE. The others are for the owner's pod template. 
 		Example: `  reprieve audit tolerations --kubeconfig ~/.kube/config
   reprieve audit tolerations --kubeconfig ~/.kube/config -n shop --only leaves-at-once -o json
   reprieve audit tolerations --fail-on leaves-at-once,cannot-match`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			kinds, err := parseKinds("--only", only, tolerations.Kinds)
 			if err != nil {

@@ -13,7 +13,7 @@ func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print this program's version",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if a.flags.output != outputTable {
 				return a.printValue(map[string]string{"version": buildinfo.Version(), "go": runtime.Version(), "platform": runtime.GOOS + "/" + runtime.GOARCH})
