@@ -88,3 +88,26 @@ func TestVirtual(t *testing.T) {
 		t.Fatal("the clock went back, or a stopped timer fired")
 	}
 }
+
+// TestStartIsReadAtOneInstant has the process stand still between the readings of
+// the two clocks, shortly once and for long otherwise: the closest readings count.
+func TestStartIsReadAtOneInstant(t *testing.T) {
+	begin := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	var boot time.Duration
+	read := 0
+	wall := func() time.Time {
+		now := begin.Add(boot)
+		boot += 40 * time.Millisecond
+		if read++; read == 7 {
+			boot -= 39 * time.Millisecond
+		}
+		return now
+	}
+	c := newReal(wall, func() time.Duration { return boot })
+	if late := begin.Add(boot).Sub(c.Now()); late < 0 || late > time.Millisecond {
+		t.Errorf("engine time is behind by %s, want the closest reading's millisecond", late)
+	}
+	if read != readings {
+		t.Errorf("read %d times, want %d when none is close", read, readings)
+	}
+}

@@ -1,6 +1,7 @@
 package clock
 
 import (
+	"math"
 	"sync"
 	"time"
 
@@ -27,7 +28,31 @@ type Real struct {
 func NewReal() *Real { return newReal(wallTime, bootTime) }
 
 func newReal(wall func() time.Time, boot func() time.Duration) *Real {
-	return &Real{wall: wall, boot: boot, start: wall().Round(0).UTC(), boot0: boot()}
+	c := &Real{wall: wall, boot: boot}
+	c.start, c.boot0 = together(wall, boot)
+	return c
+}
+
+const (
+	// closeReadings is near enough for two clocks that are read one after the other.
+	closeReadings = 50 * time.Microsecond
+	// readings bounds how often they are read for that.
+	readings = 20
+)
+
+// together reads both clocks at one instant. A process that is not run between
+// the two readings, as on a busy machine, would be behind for all its life by as
+// long: so they are read again until little time passed, and the closest count.
+// What is left makes engine time late, never early.
+func together(wall func() time.Time, boot func() time.Duration) (start time.Time, boot0 time.Duration) {
+	least := time.Duration(math.MaxInt64)
+	for i := 0; i < readings && least > closeReadings; i++ {
+		before, now, after := boot(), wall(), boot()
+		if gap := after - before; gap < least {
+			least, start, boot0 = gap, now.Round(0).UTC(), after
+		}
+	}
+	return start, boot0
 }
 
 func bootTime() time.Duration {
