@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -66,4 +67,13 @@ func (s *Service) StartAgent(o AgentOptions) *Agent {
 func (a *Agent) WaitReady() {
 	a.t.Helper()
 	waitReady(a.t, a.Process, a.name, a.AdminAddr)
+}
+
+// AgentReady says why the agent in the service's own process does not do its part; nil if it does.
+func (s *Service) AgentReady(ctx context.Context) error {
+	body, err := get(ctx, s.AdminAddr, "/readyz/agent")
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, body)
+	}
+	return nil
 }
