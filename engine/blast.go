@@ -177,7 +177,7 @@ func (cl *cluster) sight(n *Node, at time.Time) []Guard {
 	}
 	joins := known == nil
 	if joins {
-		known = &routedNode{uid: n.UID}
+		known = &routedNode{name: n.Name, uid: n.UID}
 		cl.nodes[n.Name] = known
 	}
 	known.gen = cl.gen

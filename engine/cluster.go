@@ -78,7 +78,7 @@ type cluster struct {
 	// gen numbers the lists; what is of an older one when a list ends is gone.
 	gen     uint32
 	uids    map[string]*pod
-	names   map[podName]*pod
+	names   podNames
 	nodes   map[string]*routedNode
 	blast   blastGuard
 	session *FeedSession
@@ -99,11 +99,9 @@ type wouldEvict struct {
 	cause string
 }
 
-type podName struct{ namespace, name string }
-
 type routedNode struct {
-	uid string
-	gen uint32
+	name, uid string
+	gen       uint32
 	// guards are of the node's taint keys that the blast radius bounds; never changed in place.
 	guards []Guard
 }
@@ -116,7 +114,7 @@ type ignoredCounts struct {
 func newCluster(c *core, l LoadedCluster) *cluster {
 	cl := &cluster{
 		core: c, name: l.Record.Name, rec: l.Record, damaged: l.Damaged, sync: SyncNever,
-		uids: map[string]*pod{}, names: map[podName]*pod{}, nodes: map[string]*routedNode{},
+		uids: map[string]*pod{}, names: podNames{}, nodes: map[string]*routedNode{},
 	}
 	if !l.Record.AdoptedAt.IsZero() || l.Damaged {
 		cl.sync = SyncLost
@@ -301,7 +299,7 @@ func (cl *cluster) locate(ref PodRef) *pod {
 		}
 		return p
 	}
-	return cl.names[podName{ref.Namespace, ref.Name}]
+	return cl.names.get(ref.Namespace, ref.Name)
 }
 
 // podFor finds a pod for a caller and says why it cannot.

@@ -361,6 +361,8 @@ func (f *FeedSession) Close() {
 	}
 }
 
+type podName struct{ namespace, name string }
+
 // checkUIDs refuses events of one UID under two names. mu is held.
 func (cl *cluster) checkUIDs(events []Event) error {
 	fresh := map[string]podName{} // UIDs that the batch shows first
@@ -451,9 +453,7 @@ func (cl *cluster) routePodGone(seen *Pod, part func(*shard) *batch) {
 // returns is valid until the next event is routed.
 func (cl *cluster) forget(p *pod, superseded bool, part func(*shard) *batch) *podOp {
 	delete(cl.uids, p.uid)
-	if name := (podName{p.namespace, p.name}); cl.names[name] == p {
-		delete(cl.names, name)
-	}
+	cl.names.drop(p)
 	b := part(p.shard)
 	b.pods = append(b.pods, podOp{pod: p, superseded: superseded})
 	return &b.pods[len(b.pods)-1]
@@ -467,8 +467,7 @@ func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
 		p = nil
 	}
 	if p == nil {
-		name := podName{seen.Namespace, seen.Name}
-		if old := cl.names[name]; old != nil {
+		if old := cl.names.get(seen.Namespace, seen.Name); old != nil {
 			cl.forget(old, true, part)
 		}
 		p = &pod{
@@ -478,7 +477,11 @@ func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
 		if said, ok := cl.shadowSaid[p.uid]; ok {
 			p.rest = &podRest{would: said}
 		}
-		cl.uids[p.uid], cl.names[name] = p, p
+		if n := cl.nodes[p.nodeName]; n != nil {
+			p.nodeName = n.name // pods share their node's text
+		}
+		cl.uids[p.uid] = p
+		cl.names.put(p)
 	}
 	p.gen = cl.gen
 	b := part(p.shard)

@@ -55,7 +55,7 @@ func (l *loader) Node(r *NodeRecord) error {
 	stored := n.nodeState
 	n.stored = &stored
 	n.force = n.inForce()
-	routed := &routedNode{uid: r.UID}
+	routed := &routedNode{name: r.Name, uid: r.UID}
 	l.cl.nodes[r.Name] = routed
 	l.cl.loadGuards(r.Name, routed, r.Guards, l.core.clock.Now())
 	return nil
@@ -75,16 +75,18 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	}
 	s := l.core.shardOf(cl.name, r.Node)
 	sc := s.clusters[cl.name]
-	p := &pod{namespace: r.Namespace, name: r.Pod, uid: r.UID, nodeName: r.Node, shard: s, boundAt: instantOf(r.BoundAt)}
+	p := &pod{namespace: r.Namespace, name: r.Pod, uid: r.UID, shard: s, boundAt: instantOf(r.BoundAt)}
 	n := sc.nodeNamed(r.Node)
+	p.nodeName = n.name
 	if !n.known && r.NodeUID != "" {
 		// Without a record it had no taint; its UID tells it from a later node of the name (D15).
 		n.known, n.uid = true, r.NodeUID
-		cl.nodes[r.Node] = &routedNode{uid: r.NodeUID}
+		cl.nodes[r.Node] = &routedNode{name: r.Node, uid: r.NodeUID}
 	}
 	n.add(p)
 	sc.pods++
-	cl.uids[p.uid], cl.names[podName{p.namespace, p.name}] = p, p
+	cl.uids[p.uid] = p
+	cl.names.put(p)
 	e := &eviction{pod: p, grounds: s.share(r.Due, &r.Cause)}
 	e.restore(r)
 	p.ev = e
