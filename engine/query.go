@@ -41,7 +41,9 @@ func parseListCursor(s string) (c listCursor, err error) {
 }
 
 // place is where an open eviction's version stands in the order.
-func (v *Version) place() listCursor { return listCursor{v.grounds.due, v.ev.pod.node.sc.name, v.Seq()} }
+func (v *Version) place() listCursor {
+	return listCursor{v.grounds.due, v.ev.pod.node.sc.name, v.Seq()}
+}
 
 func (c listCursor) compare(o listCursor) int {
 	return cmp.Or(c.due.Compare(o.due), cmp.Compare(c.cluster, o.cluster), cmp.Compare(c.seq, o.seq))
