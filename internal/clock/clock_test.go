@@ -61,6 +61,40 @@ func TestRealTimer(t *testing.T) {
 	})
 }
 
+// TestBootClock carries a reading on, and sees the machine's sleep soon after it.
+func TestBootClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		reads, asleep := 0, time.Duration(0)
+		b := bootClock{read: func() time.Duration {
+			reads++
+			return time.Since(begin) + asleep
+		}}
+		for range 1000 {
+			time.Sleep(time.Millisecond)
+			if got, want := b.now(), time.Since(begin); got != want {
+				t.Fatalf("%s, want %s", got, want)
+			}
+		}
+		if most := int(time.Second/bootAge) + 1; reads > most {
+			t.Errorf("%d system calls in a second, want at most %d", reads, most)
+		}
+		asleep = time.Hour
+		if got := b.now(); got > time.Since(begin)+asleep {
+			t.Errorf("%s is ahead of time", got)
+		}
+		time.Sleep(bootAge)
+		if got, want := b.now(), time.Since(begin)+asleep; got != want {
+			t.Errorf("%s after an hour's sleep, want %s", got, want)
+		}
+		asleep -= time.Minute
+		time.Sleep(bootAge)
+		if got, least := b.now(), time.Since(begin)-bootAge+time.Hour; got < least {
+			t.Errorf("went back to %s from %s", got, least)
+		}
+	})
+}
+
 func TestVirtual(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	c := NewVirtual(start)

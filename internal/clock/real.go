@@ -17,7 +17,7 @@ const maxSleep = 30 * time.Second
 // CLOCK_BOOTTIME. A step of the wall clock does not move it.
 type Real struct {
 	wall func() time.Time
-	boot func() time.Duration
+	boot func() time.Duration // called with mu held
 
 	mu    sync.Mutex // guards start and boot0
 	start time.Time
@@ -25,7 +25,10 @@ type Real struct {
 }
 
 // NewReal starts engine time at the wall clock's reading.
-func NewReal() *Real { return newReal(wallTime, bootTime) }
+func NewReal() *Real {
+	boot := bootClock{read: bootTime}
+	return newReal(wallTime, boot.now)
+}
 
 func newReal(wall func() time.Time, boot func() time.Duration) *Real {
 	c := &Real{wall: wall, boot: boot}
@@ -53,6 +56,31 @@ func together(wall func() time.Time, boot func() time.Duration) (start time.Time
 		}
 	}
 	return start, boot0
+}
+
+// bootAge is how long a reading of CLOCK_BOOTTIME is carried on. A time of the
+// machine's sleep is that late in engine time, which delays and never hastens.
+const bootAge = 5 * time.Millisecond
+
+// bootClock reads CLOCK_BOOTTIME, which takes a system call, now and then. In
+// between, the runtime's clock carries it on: the two differ only by the time
+// that the machine sleeps. It is not safe for concurrent use.
+type bootClock struct {
+	read func() time.Duration
+	// at is the latest reading, since the runtime's time of it, last the latest answer.
+	at, last time.Duration
+	since    time.Time
+}
+
+func (b *bootClock) now() time.Duration {
+	passed := time.Since(b.since)
+	if b.since.IsZero() || passed >= bootAge {
+		// In this order: what passes between the two makes an answer late, not early.
+		b.at, passed = b.read(), 0
+		b.since = time.Now()
+	}
+	b.last = max(b.last, b.at+passed)
+	return b.last
 }
 
 func bootTime() time.Duration {
@@ -98,7 +126,6 @@ type realTimer struct {
 	timer *time.Timer
 	at    time.Time
 	armed bool
-	round uint64
 }
 
 func (t *realTimer) Reset(at time.Time) {
@@ -110,18 +137,18 @@ func (t *realTimer) Reset(at time.Time) {
 
 // sleep arms the runtime's timer for the next piece of the wait. t.mu is held.
 func (t *realTimer) sleep() {
-	t.round++
-	round := t.round
 	d := min(max(t.at.Sub(t.clock.Now()), 0), maxSleep)
-	if t.timer != nil {
-		t.timer.Stop()
+	if t.timer == nil {
+		t.timer = time.AfterFunc(d, t.fire)
+		return
 	}
-	t.timer = time.AfterFunc(d, func() { t.fire(round) })
+	t.timer.Reset(d)
 }
 
-func (t *realTimer) fire(round uint64) {
+// fire may come of an earlier Reset: what counts is whether the instant has come.
+func (t *realTimer) fire() {
 	t.mu.Lock()
-	if !t.armed || round != t.round {
+	if !t.armed {
 		t.mu.Unlock()
 		return
 	}
