@@ -31,6 +31,7 @@ const retryPolicy = `{"methodConfig": [{
 		{"service": "reprieve.v1.QueryService", "method": "ListNodes"},
 		{"service": "reprieve.v1.QueryService", "method": "ListReprieves"},
 		{"service": "reprieve.v1.QueryService", "method": "ExplainPod"},
+		{"service": "reprieve.v1.QueryService", "method": "ExplainNode"},
 		{"service": "reprieve.v1.QueryService", "method": "Simulate"},
 		{"service": "reprieve.v1.QueryService", "method": "GetShadowReport"},
 		{"service": "reprieve.v1.AdminService", "method": "GetPolicy"},

@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -13,11 +14,13 @@ import (
 	"math/big"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -270,5 +273,33 @@ func TestTLSFiles(t *testing.T) {
 	}
 	if !b.RequireTransportSecurity() {
 		t.Error("a token without leave for plaintext must demand TLS")
+	}
+}
+
+// TestReadsAreRepeated: every call that only reads is in the retry policy, and no other.
+func TestReadsAreRepeated(t *testing.T) {
+	var policy struct {
+		MethodConfig []struct {
+			Name []struct{ Service, Method string }
+		}
+	}
+	if err := json.Unmarshal([]byte(retryPolicy), &policy); err != nil {
+		t.Fatal(err)
+	}
+	var got, want []string
+	for _, n := range policy.MethodConfig[0].Name {
+		got = append(got, n.Service+"/"+n.Method)
+	}
+	for _, s := range []grpc.ServiceDesc{reprievev1.QueryService_ServiceDesc, reprievev1.AdminService_ServiceDesc, reprievev1.EvictionService_ServiceDesc} {
+		for _, m := range s.Methods {
+			if s.ServiceName == "reprieve.v1.QueryService" || strings.HasPrefix(m.MethodName, "Get") || strings.HasPrefix(m.MethodName, "List") {
+				want = append(want, s.ServiceName+"/"+m.MethodName)
+			}
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("repeated are\n%v\nwant\n%v", got, want)
 	}
 }
