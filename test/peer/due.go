@@ -233,7 +233,7 @@ func allDueOurs(r *run1) (figures, error) {
 	if err := o.batch(r, nodeEvents(nodes, taint(goKey))); err != nil {
 		return nil, err
 	}
-	return grown(r, &w, before, &answered)
+	return grown(r, w, before, &answered)
 }
 
 func answerLater(ctx context.Context, x *engine.ExecutorSession, sink *orderSink, answered *atomic.Int64) {
@@ -285,7 +285,7 @@ func allDueOriginal(r *run1) (figures, error) {
 	if err := o.taint(r, coreTaint(goKey)); err != nil {
 		return nil, err
 	}
-	return grown(r, &w, before, &answered)
+	return grown(r, w, before, &answered)
 }
 
 // resetPeak gives free memory back, makes the present size the peak, and returns it.

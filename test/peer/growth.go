@@ -6,68 +6,76 @@ import (
 	"github.com/reprieve-dev/reprieve/engine"
 )
 
-// growthWork is the least number of items that a figure of the row growth is of:
-// the work at a small size is done anew as often as it takes.
-const growthWork = 100_000
+const (
+	// growthLeast is the size that the others are held against.
+	growthLeast = 10_000
+	// growthWork is the least number of items that a figure of the row growth is of:
+	// the work at a small size is done over and over.
+	growthWork = 200_000
+)
 
-// growthLeast is the size that the others are held against.
-const growthLeast = 10_000
-
-// growth measures the same work at the row's size divided by something.
+// growth returns what a decision, an arming and a listed eviction take, in ns, at
+// the row's size divided by something. Nodes are tainted and untainted in
+// cycles, of which the first does not count: at every size it is what goes on in a
+// service that runs, with the garbage that it makes.
 func growth(by int) func(*run1) (figures, error) {
 	return func(r *run1) (figures, error) {
-		small := *r
-		small.size = max(r.size/by, growthLeast)
-		var all []figures
-		for done := 0; done < growthWork; done += small.size {
-			got, err := growOnce(&small)
+		r.size = max(r.size/by, growthLeast)
+		got := figures{}
+		err := cycled(r, openMem(), func(o *ours, on, _ figures) error {
+			got["decide"], got["decide cpu"] = 1e9/on["rate"], on["cpu"]
+			if err := o.batch(r, nodeEvents(r.size/perNode, taint(waitKey))); err != nil {
+				return err
+			}
+			listed, err := o.listAll(r)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			all = append(all, got)
+			got["list"], got["list cpu"] = 1e9/listed["rate"], listed["cpu"]
+			return nil
+		})
+		if err != nil {
+			return nil, err
 		}
-		sum := figures{}
-		for _, got := range all {
-			for name, v := range got {
-				sum[name] += v / float64(len(all))
-			}
-		}
-		return sum, nil
+		return got, cycled(r, openDiscard, func(_ *ours, on, off figures) error {
+			got["arm"], got["arm cpu"] = (1e9/on["rate"]+1e9/off["rate"])/2, (on["cpu"]+off["cpu"])/2
+			return nil
+		})
 	}
 }
 
-// growOnce returns what a decision, an arming and a listed eviction take, in ns.
-func growOnce(r *run1) (figures, error) {
-	o, err := start(r, openMem())
+// cycled taints and untaints all nodes of an engine and tells what each took a pod.
+func cycled(r *run1, open engine.StoreOpener, then func(o *ours, on, off figures) error) error {
+	o, err := start(r, open)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer o.stop()
 	nodes := r.size / perNode
 	if err := o.list(r, nodes, perNode); err != nil {
-		return nil, err
+		return err
 	}
-	events := nodeEvents(nodes, taint(waitKey))
-	w := startWatch()
-	if err := o.batch(r, events); err != nil {
-		return nil, err
+	var on, off stopwatch
+	for i := range 1 + max(1, growthWork/r.size) {
+		if i == 1 {
+			on, off = stopwatch{}, stopwatch{}
+		}
+		for _, half := range []struct {
+			w      *stopwatch
+			events []engine.Event
+			want   int
+		}{{&on, nodeEvents(nodes, taint(waitKey)), r.size}, {&off, nodeEvents(nodes), 0}} {
+			half.w.resume()
+			if err := o.batch(r, half.events); err != nil {
+				return err
+			}
+			half.w.pause(r.size)
+			if err := o.expect(r, engine.StateWaiting, half.want); err != nil {
+				return err
+			}
+		}
 	}
-	decided := w.stop(r.size)
-	if err := o.expect(r, engine.StateWaiting, r.size); err != nil {
-		return nil, err
-	}
-	listed, err := o.listAll(r)
-	if err != nil {
-		return nil, err
-	}
-	armed, err := armOurs(r)
-	if err != nil {
-		return nil, err
-	}
-	return figures{
-		"decide": 1e9 / decided["rate"], "arm": armed["cost"], "list": 1e9 / listed["rate"],
-		"decide cpu": decided["cpu"], "arm cpu": armed["cpu"], "list cpu": listed["cpu"],
-	}, nil
+	return then(o, on.figures(), off.figures())
 }
 
 // listAll reads the open evictions a page at a time, anew until enough were read

@@ -48,7 +48,7 @@ func idle(r *run1) (figures, error) {
 	}
 	w := startWatch()
 	runtime.GC()
-	collect := processorTime() - w.used
+	collect := time.Duration(w.stop(1)["cpu"])
 	length := idleScrape * time.Duration(1+r.size/1_000_000)
 	used, err := s.quiet(r, f, length)
 	if err != nil {
