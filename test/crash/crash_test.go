@@ -217,9 +217,7 @@ func (j *judge) pause(at time.Time) {
 // settle lets the service live and fails if anything that is due does not leave.
 func (r *run) settle() {
 	r.p.shift(0)
-	r.x.mu.Lock()
-	r.x.calm = true
-	r.x.mu.Unlock()
+	r.x.settle()
 	l := r.p.start("", 0, 0)
 	defer l.kill()
 	ctx, cancel := context.WithCancel(r.t.Context())

@@ -53,6 +53,13 @@ func (x *executor) behave(h habit) {
 	x.habit = h
 }
 
+// settle has it answer all orders from now on, and well.
+func (x *executor) settle() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.calm = true
+}
+
 // vanish ends the stream without a word. With forget its orders are nobody's.
 func (x *executor) vanish(forget bool) {
 	x.mu.Lock()

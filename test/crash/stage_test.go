@@ -297,6 +297,7 @@ func (s *stage) meet(f staged) {
 // finish waits until everything that is due has left, and reports.
 func (s *stage) finish() {
 	s.loading()
+	s.x.settle()
 	until := time.Now().Add(recoverWithin)
 	for s.due() > 0 && time.Now().Before(until) {
 		s.pause(50 * time.Millisecond)
