@@ -1,0 +1,182 @@
+package health
+
+import (
+	"fmt"
+	"time"
+)
+
+// Want is what must change on a node, and what that rests on.
+type Want struct {
+	UID string
+	Ordered
+	// Ready, Heartbeat and Renew are as the feed last told them.
+	Ready            Status
+	Heartbeat, Renew time.Time
+	// Reason is for people.
+	Reason string
+}
+
+// wanted are the taints that a node should have.
+func (m *Machine) wanted(n *node) (s TaintSet) {
+	switch n.ready {
+	case StatusNone:
+		// It may still say how it is: what it has, it keeps.
+		s = n.Taints & Set(NotReadyNoSchedule, NotReadyNoExecute, UnreachableNoSchedule, UnreachableNoExecute)
+		if !m.disruptedSince.IsZero() {
+			s &^= noExecute
+		}
+	case StatusFalse:
+		s = Set(NotReadyNoSchedule)
+		if !n.grantedAt.IsZero() {
+			s |= Set(NotReadyNoExecute)
+		}
+	case StatusUnknown:
+		s = Set(UnreachableNoSchedule)
+		if !n.grantedAt.IsZero() {
+			s |= Set(UnreachableNoExecute)
+		}
+	}
+	for c, t := range pressures {
+		if n.Conditions[c] == StatusTrue && (!n.silent || c >= CondNetworkUnavailable) {
+			s |= Set(t)
+		}
+	}
+	if n.Unschedulable {
+		s |= Set(Unschedulable)
+	}
+	return s
+}
+
+// lacksUnknown reports whether a silent node has conditions that are yet to become Unknown.
+func (n *node) lacksUnknown() bool {
+	if !n.silent {
+		return false
+	}
+	for c := CondReady; c < CondNetworkUnavailable; c++ {
+		if n.Conditions[c] != StatusUnknown {
+			return true
+		}
+	}
+	return false
+}
+
+// withheld reports whether a silence is not to be acted on now: the feed is known
+// to be behind, or nearly all nodes are silent.
+func (m *Machine) withheld(n *node) bool {
+	return n.lacksUnknown() && (m.stale() || !m.heldSince.IsZero())
+}
+
+// Want is what must change on a node now; false if nothing must, or nothing is
+// known well enough.
+func (m *Machine) Want(name string) (Want, bool) {
+	n := m.nodes[name]
+	if n == nil || !m.live || !n.shown || m.withheld(n) {
+		return Want{}, false
+	}
+	wanted := m.wanted(n)
+	w := Want{UID: n.UID, Ready: n.Conditions[CondReady], Heartbeat: n.Heartbeat, Renew: n.renew}
+	w.Unknown, w.MarkPods = n.lacksUnknown(), n.podsPending && n.bad()
+	w.Add, w.Remove = wanted&^n.Taints, n.Taints&^wanted
+	if !m.heldSince.IsZero() && n.Taints&noExecute == 0 {
+		w.Add &^= noExecute
+	}
+	if w.Ordered == (Ordered{}) {
+		return Want{}, false
+	}
+	w.Reason = m.reason(n)
+	return w, true
+}
+
+// reason says why condition Ready is taken as it is.
+func (m *Machine) reason(n *node) string {
+	switch {
+	case n.silent && n.ever:
+		return fmt.Sprintf("no heartbeat for %s", m.figures.Grace)
+	case n.silent:
+		return fmt.Sprintf("no heartbeat ever, for %s", m.figures.StartupGrace)
+	case n.ready == StatusNone:
+		return "the node has no condition Ready yet"
+	case n.ReadyReason == "":
+		return fmt.Sprintf("condition Ready is %s", n.ready)
+	}
+	return fmt.Sprintf("condition Ready is %s (%s)", n.ready, n.ReadyReason)
+}
+
+// Record is what must be remembered of a node.
+type Record struct {
+	Name, UID string
+	// SilentAt is when it was found silent; zero if it is not.
+	SilentAt time.Time
+	// Ready is condition Ready as it is taken, Since when it became so.
+	Ready Status
+	Since time.Time
+	// QueuedAt is since when it waits for its NoExecute taint, GrantedAt when it got it.
+	QueuedAt, GrantedAt time.Time
+	// PodsPending: its pods are yet to be marked not ready.
+	PodsPending bool
+	// Heartbeat and Renew are the last ones that the feed told.
+	Heartbeat, Renew time.Time
+	// Ordered is what the last order said.
+	Ordered   Ordered
+	Removals  int
+	RemovedAt time.Time
+}
+
+// Record is what must be remembered of a node; false if nothing.
+func (m *Machine) Record(name string) (Record, bool) {
+	n := m.nodes[name]
+	if n == nil || !n.silent && !n.bad() {
+		return Record{}, false
+	}
+	return Record{
+		Name: n.Name, UID: n.UID, SilentAt: n.silentAt, Ready: n.ready, Since: n.since,
+		QueuedAt: n.queuedAt, GrantedAt: n.grantedAt, PodsPending: n.podsPending,
+		Heartbeat: n.Heartbeat, Renew: n.renew, Ordered: n.ordered, Removals: n.removals, RemovedAt: n.removedAt,
+	}, true
+}
+
+// Restore takes what was remembered of a node, before the first list.
+func (m *Machine) Restore(r Record) {
+	n := &node{
+		Node: Node{Name: r.Name, UID: r.UID, Heartbeat: r.Heartbeat}, renew: r.Renew,
+		silent: !r.SilentAt.IsZero(), silentAt: r.SilentAt, ready: r.Ready, since: r.Since,
+		queuedAt: r.QueuedAt, grantedAt: r.GrantedAt, podsPending: r.PodsPending,
+		ever:    !r.Heartbeat.IsZero() || !r.Renew.IsZero(),
+		ordered: r.Ordered, removals: r.Removals, removedAt: r.RemovedAt,
+	}
+	m.nodes[r.Name] = n
+}
+
+// Grant is when a zone's limiter last let a node pass.
+type Grant struct {
+	Zone string
+	At   time.Time
+}
+
+// ClusterRecord is what must be remembered besides the nodes.
+type ClusterRecord struct {
+	// Grants are those of all zones, by name.
+	Grants []Grant
+	// Other says what showed that another controller works on the nodes; empty if nothing did.
+	Other   string
+	OtherAt time.Time
+}
+
+// Cluster is what must be remembered besides the nodes.
+func (m *Machine) Cluster() ClusterRecord {
+	r := ClusterRecord{Other: m.other, OtherAt: m.otherAt}
+	for _, z := range m.sortedZones() {
+		if !z.last.IsZero() {
+			r.Grants = append(r.Grants, Grant{Zone: z.name, At: z.last})
+		}
+	}
+	return r
+}
+
+// RestoreCluster takes what was remembered, before the first list.
+func (m *Machine) RestoreCluster(r ClusterRecord) {
+	m.other, m.otherAt = r.Other, r.OtherAt
+	for _, g := range r.Grants {
+		m.zoneNamed(g.Zone).last = g.At
+	}
+}
