@@ -44,6 +44,11 @@ const (
 	ReasonClusterNotSynced = "CLUSTER_NOT_SYNCED"
 	// ReasonPodUnknown means that a synced cluster has no such pod.
 	ReasonPodUnknown = "POD_UNKNOWN"
+	// ReasonNodeUnknown means that a cluster has no such node.
+	ReasonNodeUnknown = "NODE_UNKNOWN"
+	// ReasonOtherController means that another controller was seen at work on the
+	// health of the cluster's nodes.
+	ReasonOtherController = "OTHER_CONTROLLER"
 	// ReasonPodNotSubject means that the pod is never evicted.
 	ReasonPodNotSubject = "POD_NOT_SUBJECT"
 	// ReasonRequestConflict means that the request id was used with other content.

@@ -194,6 +194,10 @@ func (g *Engine) SetPolicy(ctx context.Context, name string, u PolicyUpdate) (Po
 		if err := cl.checkEtag(u.Etag); err != nil {
 			return err
 		}
+		next := cl.policyWith(cl.rec.Policy.Merge(u.Patch, u.Clear))
+		if err := cl.checkHealth(&next); err != nil && !u.Force {
+			return err
+		}
 		if u.ValidateOnly {
 			st = cl.policyStatus()
 			st.Stored = cl.rec.Policy.Merge(u.Patch, u.Clear)
@@ -237,6 +241,7 @@ func (cl *cluster) applyPolicy(stored PolicyPatch, done func()) {
 	if toShadow {
 		recall = RecallShadow
 	}
+	cl.switchHealth(&policy)
 	live := cl.session != nil && cl.session.live
 	cl.reconfigure(reconfiguration{
 		edit: func(c *clusterConf) { c.policy, c.damaged = policy, false },
@@ -254,6 +259,10 @@ func (cl *cluster) applyPolicy(stored PolicyPatch, done func()) {
 		},
 		then: done,
 	})
+	if !policy.watchesHealth() {
+		// The owner has been told, and ends.
+		cl.health = nil
+	}
 }
 
 // policyImpact counts the pods that a policy would make due at once.
@@ -387,15 +396,22 @@ func (g *Engine) ForgetCluster(ctx context.Context, name string) error {
 		c.mu.Lock()
 		delete(c.clusters, name)
 		c.mu.Unlock()
-		cl.cancel()
-		cl.expiry.Stop()
-		c.executors.clusterForgotten(name)
-		c.onShards(func(s *shard) { s.forget(name) }, func() {
+		finish := func() {
 			c.commit(func() {
 				c.observer.Forgotten(name)
 				done()
 			}, Change{Kind: ChangeForgetCluster, Cluster: name})
-		})
+		}
+		if h := cl.health; h != nil {
+			// What it has yet to write must come before.
+			left := newCountdown(2, finish)
+			finish, cl.health = left.done, nil
+			h.inbox.put(healthMsg{stop: true, done: left.done})
+		}
+		cl.cancel()
+		cl.expiry.Stop()
+		c.executors.clusterForgotten(name)
+		c.onShards(func(s *shard) { s.forget(name) }, finish)
 		return nil
 	})
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/reprieve-dev/reprieve/engine/health"
 )
 
 // EventType says what an [Event] does to its object.
@@ -15,12 +17,20 @@ const (
 	EventDelete
 )
 
-// Event is one change of a node or a pod. Exactly one of Node and Pod is set;
-// with neither the event is of an unknown kind and only counted.
+// Event is one change of a node or a pod, or tells of node leases. Exactly one of
+// Node, Pod and Leases is set; with none the event is of an unknown kind and only counted.
 type Event struct {
-	Type EventType
-	Node *Node
-	Pod  *Pod
+	Type   EventType
+	Node   *Node
+	Pod    *Pod
+	Leases *LeaseRenewals
+}
+
+// LeaseRenewals names nodes whose Lease was renewed since the last event of it.
+type LeaseRenewals struct {
+	Nodes []string
+	// Times are the Leases' renewTimes, in the same order, or nil.
+	Times []time.Time
 }
 
 // Node is a node as the feed shows it.
@@ -28,6 +38,8 @@ type Node struct {
 	Name, UID string
 	// Taints are all of the node's taints, of every effect, as they stand.
 	Taints []ObservedTaint
+	// Health is what node health looks at; nil if the feed tells nothing of it.
+	Health *health.Node
 }
 
 // ObservedTaint is a taint as the node object has it.
@@ -57,12 +69,15 @@ type FeedHello struct {
 	Cluster, ClusterUID, FeederID   string
 	Epoch                           uint64
 	AgentVersion, KubernetesVersion string
+	// NodeLifecycle is what the feeder knows of another controller of the nodes' health; empty if it knows of none.
+	NodeLifecycle string
 }
 
 // FeedWelcome answers a [FeedHello].
 type FeedWelcome struct {
 	HeartbeatInterval time.Duration
 	Mode              Mode
+	NodeHealth        NodeHealth
 }
 
 // FeedSink takes what the engine says to a feed. Its methods are called in
@@ -75,6 +90,8 @@ type FeedSink interface {
 	Resync(reason string)
 	// Mode tells the cluster's mode: once before OpenFeed returns, and whenever it changes.
 	Mode(mode Mode)
+	// NodeHealth does the same for the mode of node health. When it was off, Resync follows.
+	NodeHealth(mode NodeHealth)
 	// Ended says that the feed has lost its place: ErrSuperseded, ErrFeedSilent, ErrStopped.
 	Ended(err error)
 }
@@ -88,12 +105,14 @@ type ExecutorHello struct {
 	Allowed func(cluster string) bool
 	// Capacity is how many orders of one cluster may be outstanding.
 	Capacity int
+	// NodeOrders: the executor takes orders for nodes too.
+	NodeOrders bool
 	// HeldTokens are orders of an earlier stream that are still being worked on. One
 	// that is named twice counts once.
 	HeldTokens []string
 }
 
-// Order tells an executor to evict one pod.
+// Order tells an executor to evict one pod, or to set what follows from a node's health.
 type Order struct {
 	Token      string
 	DeadlineIn time.Duration
@@ -104,8 +123,24 @@ type Order struct {
 	// BudgetWait is how much longer a disruption budget may refuse; it counts for
 	// MethodEvictThenDelete only, and 0 there means that its time is over.
 	BudgetWait time.Duration
-	// Eviction is the record as committed with this delivery.
+	// Eviction is the record as committed with this delivery; nil in an order for a node.
 	Eviction *EvictionRecord
+	// Node is set in an order for a node.
+	Node *NodeOrder
+}
+
+// Cluster is the cluster that the order is for.
+func (o *Order) Cluster() string {
+	if o.Node != nil {
+		return o.Node.Cluster
+	}
+	return o.Eviction.Cluster
+}
+
+// NodeOrder says what a node must look like.
+type NodeOrder struct {
+	Cluster, Name string
+	health.Want
 }
 
 // RecallOrder calls an order back.
@@ -199,6 +234,8 @@ type ClusterStatus struct {
 	OldestDue time.Time
 	Executors []ExecutorStatus
 	Reprieves int
+	// Health is nil while node health is off.
+	Health *ClusterHealth
 	// Self is the live pod of this cluster that the engine itself runs in; zero if there is none.
 	Self     PodRef
 	Warnings []string
@@ -223,6 +260,40 @@ type NodeStatus struct {
 	Taints       []Taint
 	EpisodeStart time.Time
 	Pods, Open   int
+	// Health is nil while node health is off, or knows nothing of the node.
+	Health *NodeHealthStatus
+}
+
+// NodeHealthStatus is what node health knows and wants of a node, and its orders.
+type NodeHealthStatus struct {
+	health.NodeView
+	Delivery    *Delivery
+	Attempts    uint32
+	LastOutcome Outcome
+	LastMessage string
+	// Hold keeps orders for the node back, Until ends it by itself, if that is known.
+	Hold  Hold
+	Until time.Time
+}
+
+// ClusterHealth is what node health knows of a cluster.
+type ClusterHealth struct {
+	Mode NodeHealth
+	health.ClusterView
+	// NotReady and Unknown count nodes by their condition Ready, Stuck those whose
+	// orders failed 10 times or more in a row.
+	NotReady, Unknown, Stuck int
+}
+
+// NodeExplanation is all that is known of a node.
+type NodeExplanation struct {
+	Node    NodeStatus
+	Now     time.Time
+	Mode    Mode
+	Sync    SyncState
+	Cluster *ClusterHealth
+	// Warnings are the cluster's; Change is what would change the node's taints.
+	Warnings, Change []string
 }
 
 // ImpactCount tells what a change would release.
@@ -244,6 +315,8 @@ type PolicyUpdate struct {
 	Etag string
 	// ValidateOnly asks for the impact alone.
 	ValidateOnly bool
+	// Force takes node health ENFORCE although another controller is seen at work.
+	Force bool
 }
 
 // PolicyStatus is a cluster's policy as it stands.

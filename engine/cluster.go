@@ -76,11 +76,13 @@ type cluster struct {
 	conf    *clusterConf
 	sync    SyncState
 	// gen numbers the lists; what is of an older one when a list ends is gone.
-	gen     uint32
-	uids    map[string]*pod
-	names   podNames
-	nodes   map[string]*routedNode
-	blast   blastGuard
+	gen   uint32
+	uids  map[string]*pod
+	names podNames
+	nodes map[string]*routedNode
+	blast blastGuard
+	// health is nil while node health is off.
+	health  *healthOwner
 	session *FeedSession
 	// last is the latest feed's hello, lastMessage its latest message.
 	last        FeedHello
@@ -88,6 +90,9 @@ type cluster struct {
 	silence     clock.Timer
 	// expiry goes off when a pause or a reprieve ends by itself.
 	expiry clock.Timer
+	// strayHealth are nodes of which the store remembers something although node
+	// health is off now; it is removed at the start.
+	strayHealth []string
 	// shadowSaid is what shadow mode said before the start, by pod UID, until the
 	// first list has shown the pods.
 	shadowSaid map[string]wouldEvict
@@ -125,6 +130,9 @@ func newCluster(c *core, l LoadedCluster) *cluster {
 		reprieves: map[string]*ReprieveRecord{},
 	}
 	cl.dispatcher = newDispatcher(c, cl.name, &cl.conf.policy)
+	if cl.conf.policy.watchesHealth() {
+		cl.health = newHealthOwner(cl, cl.conf)
+	}
 	cl.silence = c.newTimer(cl.checkSilence)
 	cl.expiry = c.newTimer(cl.expire)
 	return cl
@@ -199,7 +207,7 @@ func (cl *cluster) reconfigure(r reconfiguration) {
 			sc.conf = &conf
 			r.each(s, sc)
 		}
-	}, func() {
+	}, cl.healthToo(&conf, func() {
 		cl.mu.Lock()
 		defer cl.mu.Unlock()
 		changes := append([]Change{{Cluster: cl.name}}, r.extra...)
@@ -208,7 +216,7 @@ func (cl *cluster) reconfigure(r reconfiguration) {
 			changes = append(changes, cl.record())
 		}
 		cl.core.commit(finish, changes...)
-	})
+	}))
 }
 
 // regate looks again at every eviction that is due or out: a gate has changed.
@@ -344,4 +352,14 @@ func (cl *cluster) end(cause error) {
 		return
 	}
 	f.sink.Ended(cause)
+}
+
+// nodePause returns the pause in force for a node, if there is one.
+func (c *clusterConf) nodePause(name string, now time.Time) *Pause {
+	for i := range c.pauses {
+		if q := &c.pauses[i]; !q.over(now) && q.Namespace == "" && q.covers("", name) {
+			return q
+		}
+	}
+	return nil
 }

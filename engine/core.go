@@ -62,6 +62,7 @@ func (c *core) start() {
 	}
 	for _, cl := range c.clusters {
 		c.spawnDispatcher(cl)
+		c.spawnHealth(cl)
 		// What ended while nothing ran goes at once.
 		cl.mu.Lock()
 		cl.armExpiry()
@@ -102,6 +103,19 @@ func (c *core) panicked(r any) error {
 
 func (c *core) spawnDispatcher(cl *cluster) {
 	c.spawn(func(context.Context) error { return cl.dispatcher.run(cl.ctx) })
+}
+
+// spawnHealth runs a cluster's owner of node health, if it has one, or removes
+// what an earlier one left.
+func (c *core) spawnHealth(cl *cluster) {
+	if h := cl.health; h != nil {
+		c.spawn(func(context.Context) error { return h.run(cl.ctx) })
+		return
+	}
+	for _, name := range cl.strayHealth {
+		c.commit(nil, deleteHealth(cl.name, name))
+	}
+	cl.strayHealth = nil
 }
 
 // stop ends the goroutines, waits for them, and closes the store.
@@ -176,6 +190,7 @@ func (c *core) ensure(name string) *cluster {
 	}
 	if !c.stopped {
 		c.spawnDispatcher(cl)
+		c.spawnHealth(cl)
 	}
 	c.mu.Unlock()
 	c.executors.clusterAdded(cl)

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -35,14 +36,16 @@ type execLink struct {
 type dispatchMsg struct {
 	offer    *offer
 	withdraw *offer
-	credit   *execLink
-	attach   *execLink
-	detach   *execLink
-	capacity *capacityMsg
-	policy   *Policy
-	suspend  int // +1 or -1
-	tick     bool
-	task     func(*dispatcher)
+	// node offers an order for a node, unnode takes it back.
+	node, unnode *nodeOffer
+	credit       *execLink
+	attach       *execLink
+	detach       *execLink
+	capacity     *capacityMsg
+	policy       *Policy
+	suspend      int // +1 or -1
+	tick         bool
+	task         func(*dispatcher)
 }
 
 type capacityMsg struct {
@@ -59,9 +62,14 @@ type dispatcher struct {
 	timer   clock.Timer
 	// blocked is why the head of the queue is not sent, for readers.
 	blocked atomic.Uint32
-	line    line
+	// nodesWait: orders for nodes wait for an executor that takes them.
+	nodesWait atomic.Bool
+	line      line
 
 	// Owned by the goroutine.
+	// nodes are the orders for nodes, oldest first; they leave before evictions and
+	// outside their rate.
+	nodes           []*nodeOffer
 	fresh, retries  indexedHeap[*offer]
 	links           []*execLink
 	limiter, halved *rate.Limiter // nil: unlimited
@@ -114,6 +122,10 @@ func (d *dispatcher) handle(m *dispatchMsg) (released bool) {
 		d.heapOf(m.offer).push(m.offer)
 	case m.withdraw != nil:
 		d.heapOf(m.withdraw).remove(m.withdraw)
+	case m.node != nil:
+		d.nodes = append(d.nodes, m.node)
+	case m.unnode != nil:
+		d.nodes = slices.DeleteFunc(d.nodes, func(o *nodeOffer) bool { return o == m.unnode })
 	case m.credit != nil:
 		m.credit.outstanding--
 	case m.attach != nil:
@@ -177,12 +189,13 @@ func (d *dispatcher) setRate(p *Policy) {
 
 // grant gives permits for as long as there is something due, credit and rate.
 func (d *dispatcher) grant(now time.Time) {
+	d.grantNodes()
 	for {
 		if d.suspended > 0 || len(d.fresh) == 0 && len(d.retries) == 0 {
 			d.blocked.Store(uint32(HoldNone))
 			return
 		}
-		link := d.freest()
+		link := d.freest(func(*execLink) bool { return true })
 		if link == nil {
 			d.blocked.Store(uint32(HoldNoExecutor))
 			return
@@ -208,11 +221,26 @@ func (d *dispatcher) tickAfter(at time.Time) {
 	}
 }
 
-// freest is the executor with most free credit.
-func (d *dispatcher) freest() *execLink {
+// grantNodes gives permits to orders for nodes.
+func (d *dispatcher) grantNodes() {
+	for d.suspended == 0 && len(d.nodes) > 0 {
+		link := d.freest(func(l *execLink) bool { return l.session.hello.NodeOrders })
+		if link == nil {
+			break
+		}
+		o := d.nodes[0]
+		d.nodes = slices.Delete(d.nodes, 0, 1)
+		link.outstanding++
+		o.owner.inbox.put(healthMsg{permit: &healthPermit{offer: o, link: link}})
+	}
+	d.nodesWait.Store(len(d.nodes) > 0)
+}
+
+// freest is the executor with most free credit, of those that will do.
+func (d *dispatcher) freest(will func(*execLink) bool) *execLink {
 	var best *execLink
 	for _, l := range d.links {
-		if free := l.capacity - l.outstanding; free > 0 && (best == nil || free > best.capacity-best.outstanding) {
+		if free := l.capacity - l.outstanding; free > 0 && will(l) && (best == nil || free > best.capacity-best.outstanding) {
 			best = l
 		}
 	}

@@ -58,6 +58,8 @@ type Observer interface {
 	Sent(cluster string, lateness time.Duration, attempts uint32)
 	// Result: an order ended with an outcome, took after its delivery was written.
 	Result(cluster string, outcome Outcome, took time.Duration)
+	// NodeResult: an order for a node ended with an outcome, took after its delivery was written.
+	NodeResult(cluster string, outcome Outcome, took time.Duration)
 	// Closed: an eviction went to history.
 	Closed(cluster string, reason CloseReason)
 	// Committed: a transaction of so many changes ended.
@@ -72,13 +74,14 @@ type Observer interface {
 
 type noObserver struct{}
 
-func (noObserver) Sent(string, time.Duration, uint32)    {}
-func (noObserver) Result(string, Outcome, time.Duration) {}
-func (noObserver) Closed(string, CloseReason)            {}
-func (noObserver) Committed(int, time.Duration, error)   {}
-func (noObserver) UnknownToken()                         {}
-func (noObserver) Damaged(string)                        {}
-func (noObserver) Forgotten(string)                      {}
+func (noObserver) Sent(string, time.Duration, uint32)        {}
+func (noObserver) Result(string, Outcome, time.Duration)     {}
+func (noObserver) NodeResult(string, Outcome, time.Duration) {}
+func (noObserver) Closed(string, CloseReason)                {}
+func (noObserver) Committed(int, time.Duration, error)       {}
+func (noObserver) UnknownToken()                             {}
+func (noObserver) Damaged(string)                            {}
+func (noObserver) Forgotten(string)                          {}
 
 func (o *Options) setDefaults() {
 	def := func(d *time.Duration, v time.Duration) {

@@ -30,6 +30,10 @@ var (
 	ErrNotSynced = errors.New("cluster is not synced")
 	// ErrPodUnknown means that a synced cluster has no such pod.
 	ErrPodUnknown = errors.New("pod not found")
+	// ErrNodeUnknown means that a cluster has no such node.
+	ErrNodeUnknown = errors.New("node not found")
+	// ErrOtherController means that another controller was seen at work on the health of a cluster's nodes.
+	ErrOtherController = errors.New("another controller works on the nodes' health")
 	// ErrNotSubject means that the pod is never evicted (D2, excluded namespace).
 	ErrNotSubject = errors.New("pod is not subject to eviction")
 	// ErrRequestConflict means that a request id was used before with other content.

@@ -16,6 +16,8 @@ const deliveryGrace = 5 * time.Second
 
 // deliveryRef tells where a live token belongs.
 type deliveryRef struct {
+	// health is set for an order for a node, shard and ev for an eviction's.
+	health  *healthOwner
 	shard   *shard
 	ev      *eviction
 	cluster string
@@ -216,6 +218,10 @@ func (s *ExecutorSession) adopt(token string) {
 	s.mu.Lock()
 	link := s.links[ref.cluster]
 	s.mu.Unlock()
+	if ref.health != nil {
+		ref.health.inbox.put(healthMsg{adopted: &adoption{token: token, link: link}})
+		return
+	}
 	ref.shard.inbox.put(shardMsg{task: func(sh *shard) {
 		if d := ref.ev.delivery(); d == nil || d.Token != token {
 			sh.returnCredit(ref.ev.sc().dispatcher, link)
@@ -247,6 +253,10 @@ func (s *ExecutorSession) end(cause error) {
 // giveUp ends what the session still has as unanswered.
 func (s *ExecutorSession) giveUp() {
 	for token, ref := range s.core.deliveries.of(s) {
+		if ref.health != nil {
+			ref.health.inbox.put(healthMsg{lost: token})
+			continue
+		}
 		ref.shard.inbox.put(shardMsg{task: func(sh *shard) { sh.noAnswer(ref.ev, token) }})
 	}
 }
@@ -283,6 +293,10 @@ func (s *ExecutorSession) send(m *resultMsg) {
 	if !ok || !s.serves(ref.cluster) {
 		s.core.observer.UnknownToken()
 		m.reply(0, false)
+		return
+	}
+	if ref.health != nil {
+		ref.health.inbox.put(healthMsg{result: m})
 		return
 	}
 	m.ev, m.cluster = ref.ev, ref.cluster

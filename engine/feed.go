@@ -23,8 +23,9 @@ type FeedSession struct {
 	over          error
 	blocked       bool
 	entries       []*feedEntry // under way, in order
-	// told is the mode that the feed knows of.
-	told Mode
+	// told and toldHealth are the modes that the feed knows of.
+	told       Mode
+	toldHealth NodeHealth
 }
 
 // feedEntry is a message under way.
@@ -58,11 +59,15 @@ func (c *core) openFeed(hello FeedHello, sink FeedSink) (*FeedSession, FeedWelco
 	cl.session, cl.last, cl.lastMessage = f, hello, now
 	cl.armSilence(now)
 	f.tellMode()
-	return f, FeedWelcome{HeartbeatInterval: c.opts.HeartbeatInterval, Mode: f.told}, nil
+	return f, FeedWelcome{HeartbeatInterval: c.opts.HeartbeatInterval, Mode: f.told, NodeHealth: f.toldHealth}, nil
 }
 
-// tellMode tells the feed of the mode in force, if it knows of another. cl.mu is held.
+// tellMode tells the feed of the modes in force, if it knows of others. cl.mu is held.
 func (f *FeedSession) tellMode() {
+	if mode := f.cl.conf.policy.NodeHealth; mode != f.toldHealth {
+		f.toldHealth = mode
+		f.sink.NodeHealth(mode)
+	}
 	if mode := f.cl.conf.policy.Mode; mode != f.told {
 		f.told = mode
 		f.sink.Mode(mode)
@@ -121,6 +126,15 @@ func (f *FeedSession) lose(cause error) {
 	cl.silence.Stop()
 	f.unsync(SyncLost)
 	f.sink.Ended(cause)
+}
+
+// relist asks for a whole list anew, on the same stream. mu is held.
+func (f *FeedSession) relist(reason string) {
+	f.over = ErrUnavailable
+	f.cl.session = nil
+	f.cl.silence.Stop()
+	f.unsync(SyncLost)
+	f.sink.Resync(reason)
 }
 
 // unsync holds everything until the next whole list has ended. mu is held.
@@ -389,6 +403,7 @@ func (cl *cluster) checkUIDs(events []Event) error {
 // route sends events to the shards that own their nodes and calls then when all
 // have applied them. mu is held.
 func (cl *cluster) route(events []Event, at time.Time, then func()) {
+	var forHealth []Event
 	parts := make(map[*shard]*batch, len(cl.core.shards))
 	part := func(s *shard) *batch {
 		b := parts[s]
@@ -401,15 +416,20 @@ func (cl *cluster) route(events []Event, at time.Time, then func()) {
 	for i := range events {
 		switch ev := &events[i]; {
 		case ev.Node != nil:
-			cl.routeNode(ev, at, part)
+			if cl.routeNode(ev, at, part) && cl.health != nil {
+				forHealth = append(forHealth, *ev)
+			}
 		case ev.Pod != nil && ev.Type == EventDelete:
 			cl.routePodGone(ev.Pod, part)
 		case ev.Pod != nil:
 			cl.routePod(ev.Pod, part)
+		case ev.Leases != nil && cl.health != nil:
+			forHealth = append(forHealth, *ev)
 		default:
 			cl.ignored.unknownKind.Add(1)
 		}
 	}
+	then = cl.tellHealth(forHealth, at, then)
 	if len(parts) == 0 {
 		// then must not run here: mu is held.
 		cl.core.onShards(func(*shard) {}, then)
@@ -422,14 +442,15 @@ func (cl *cluster) route(events []Event, at time.Time, then func()) {
 	}
 }
 
-func (cl *cluster) routeNode(ev *Event, at time.Time, part func(*shard) *batch) {
+// routeNode sends a node's event to its shard, and reports whether it changes anything.
+func (cl *cluster) routeNode(ev *Event, at time.Time, part func(*shard) *batch) bool {
 	op := nodeOp{Event: *ev}
 	if ev.Type == EventDelete {
 		known := cl.nodes[ev.Node.Name]
 		if known == nil || ev.Node.UID != "" && known.uid != "" && known.uid != ev.Node.UID {
 			// Another node's end, or one never seen: it changes nothing (D14, D15).
 			cl.ignored.unknownUID.Add(1)
-			return
+			return false
 		}
 		cl.unsight(known)
 		delete(cl.nodes, ev.Node.Name)
@@ -438,6 +459,7 @@ func (cl *cluster) routeNode(ev *Event, at time.Time, part func(*shard) *batch) 
 	}
 	b := part(cl.core.shardOf(cl.name, ev.Node.Name))
 	b.nodes = append(b.nodes, op)
+	return true
 }
 
 func (cl *cluster) routePodGone(seen *Pod, part func(*shard) *batch) {

@@ -61,6 +61,15 @@ func (l *loader) Node(r *NodeRecord) error {
 	return nil
 }
 
+func (l *loader) Health(r *NodeHealthRecord) error {
+	if h := l.cl.health; h != nil {
+		h.restore(r)
+	} else {
+		l.cl.strayHealth = append(l.cl.strayHealth, r.Name)
+	}
+	return nil
+}
+
 func (l *loader) Reprieve(r *ReprieveRecord) error {
 	l.cl.conf.reprieves[r.UID] = r
 	return nil

@@ -112,11 +112,16 @@ func (m *mailbox[T]) take(ctx context.Context, spare []T) []T {
 func (m *mailbox[T]) done(n int) { m.activity.done(n) }
 
 // close drops what is queued and what comes, so that nothing waits for it.
-func (m *mailbox[T]) close() {
+func (m *mailbox[T]) close() { m.seal() }
+
+// seal closes the mailbox and returns what was queued.
+func (m *mailbox[T]) seal() []T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.activity.done(len(m.queue))
+	queued := m.queue
+	m.activity.done(len(queued))
 	m.queue, m.closed = nil, true
+	return queued
 }
 
 // tryTake returns what is queued without waiting; nil if nothing is.

@@ -426,6 +426,13 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 	for i := range parts {
 		parts[i].addTo(st)
 	}
+	var err error
+	if st.Health, _, err = c.healthStatus(ctx, cl, func(string) bool { return false }); err != nil {
+		return nil, err
+	}
+	if st.Health != nil && st.Feed.NodeLifecycle != "" {
+		st.Health.Other, st.Health.OtherAt = st.Feed.NodeLifecycle, time.Time{}
+	}
 	st.Warnings = st.warnings(now)
 	return st, nil
 }
@@ -445,6 +452,9 @@ func (st *ClusterStatus) warnings(now time.Time) (w []string) {
 	}
 	if st.Foreign.Count > 0 {
 		w = append(w, st.Foreign.warning())
+	}
+	if st.Health != nil {
+		w = append(w, st.Health.warnings()...)
 	}
 	if st.EvictsSelf() {
 		w = append(w, fmt.Sprintf("this service runs in %s of this cluster, whose pods it evicts: if its node dies, nobody evicts it, "+
@@ -529,7 +539,8 @@ func (p *shardStatus) addTo(st *ClusterStatus) {
 	}
 }
 
-// Nodes returns a cluster's nodes by name: those with NoExecute taints, or all.
+// Nodes returns a cluster's nodes by name: those with NoExecute taints and those
+// whose health is to change something, or all.
 func (g *Engine) Nodes(ctx context.Context, name string, all bool) ([]NodeStatus, error) {
 	c, err := g.current()
 	if err != nil {
@@ -539,6 +550,10 @@ func (g *Engine) Nodes(ctx context.Context, name string, all bool) ([]NodeStatus
 		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
 	}
 	var out []NodeStatus
+	_, healths, err := c.healthStatus(ctx, c.cluster(name), func(string) bool { return true })
+	if err != nil {
+		return nil, err
+	}
 	for _, s := range c.shards {
 		err := c.ask(ctx, s, func(s *shard) {
 			sc := s.clusters[name]
@@ -546,8 +561,11 @@ func (g *Engine) Nodes(ctx context.Context, name string, all bool) ([]NodeStatus
 				return
 			}
 			for _, n := range sc.nodes {
-				if n.name != "" && (all || len(n.taints) > 0) {
-					out = append(out, n.status())
+				h := healths[n.name]
+				if n.name != "" && (all || len(n.taints) > 0 || h != nil && h.news()) {
+					st := n.status()
+					st.Health = h
+					out = append(out, st)
 				}
 			}
 		})

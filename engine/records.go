@@ -4,6 +4,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/reprieve-dev/reprieve/engine/health"
 )
 
 // State is where an eviction stands in its life.
@@ -231,6 +233,19 @@ type NodeRecord struct {
 	Guards []Guard
 }
 
+// NodeHealthRecord is what must be remembered of a node's health, and of the order
+// that may be out for it. A node without one is ready and heard.
+type NodeHealthRecord struct {
+	Cluster string
+	health.Record
+	Delivery *Delivery
+	// Attempts counts orders in a row that failed; NotBefore ends the back-off.
+	Attempts    uint32
+	NotBefore   time.Time
+	LastOutcome Outcome
+	LastMessage string
+}
+
 // ReprieveRecord is a stay that an operator granted one pod.
 type ReprieveRecord struct {
 	Cluster, Namespace, Pod, UID string
@@ -265,4 +280,6 @@ type ClusterRecord struct {
 	Pauses        []Pause
 	// Blasts are taint keys that the blast radius holds, or that were rejected.
 	Blasts []BlastRecord
+	// Health is what node health remembers besides the nodes.
+	Health health.ClusterRecord
 }

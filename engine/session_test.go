@@ -41,6 +41,7 @@ type sink struct {
 	resyncs int
 	ended   []error
 	modes   []engine.Mode
+	healths []engine.NodeHealth
 	refuse  bool
 	acked   uint64
 }
@@ -52,6 +53,12 @@ func (s *sink) Mode(m engine.Mode) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.modes = append(s.modes, m)
+}
+
+func (s *sink) NodeHealth(n engine.NodeHealth) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.healths = append(s.healths, n)
 }
 
 func (s *sink) Ended(err error) { s.mu.Lock(); s.ended = append(s.ended, err); s.mu.Unlock() }

@@ -22,11 +22,11 @@ var (
 //
 // Atomic units are small so that a store with bounded transactions can take a
 // batch apart: one eviction with its history entry and its reprieve, one node,
-// one cluster record. Within a cluster changes must reach the disk in their
+// one node's health, one cluster record. Within a cluster changes must reach the disk in their
 // order; a crash may cut the order at any unit.
 type Store interface {
 	// Load reads all that is open into v: first Meta, then for each cluster in
-	// name order its Cluster, Nodes, Reprieves and Evictions (ascending Seq).
+	// name order its Cluster, Nodes, Healths, Reprieves and Evictions (ascending Seq).
 	// A record that cannot be read is set aside in quarantine, reported by
 	// Damaged, and does not stop the load. An error of v ends the load.
 	Load(ctx context.Context, v Visitor) error
@@ -63,6 +63,7 @@ type Visitor interface {
 	// Cluster begins a cluster. A damaged record has Damaged set and only Record.Name.
 	Cluster(LoadedCluster) error
 	Node(*NodeRecord) error
+	Health(*NodeHealthRecord) error
 	Reprieve(*ReprieveRecord) error
 	Eviction(*EvictionRecord) error
 	// Damaged reports a record that was set aside; where is its bucket path and key.
@@ -116,6 +117,8 @@ const (
 	// ChangeNotify writes nothing: it carries a change that readers should see
 	// (an eviction that fell due, a hold) through the order of commits.
 	ChangeNotify
+	ChangePutHealth
+	ChangeDeleteHealth
 )
 
 // Change is one step of a batch. Only the field of its kind is set.
@@ -127,6 +130,8 @@ type Change struct {
 	DropReprieve bool
 	// Node is set for ChangePutNode and ChangeDeleteNode (name only).
 	Node *NodeRecord
+	// Health is set for ChangePutHealth and ChangeDeleteHealth (name only).
+	Health *NodeHealthRecord
 	// Record is set for ChangePutCluster.
 	Record *ClusterRecord
 	// Reprieve is set for ChangePutReprieve and ChangeDeleteReprieve (UID only).

@@ -75,7 +75,7 @@ func (s *adminService) SetPolicy(ctx context.Context, r *reprievev1.SetPolicyReq
 // masked takes a request's fields apart into those to store and those to go
 // back to the configuration's. Without a mask the fields that are there count.
 func masked(r *reprievev1.SetPolicyRequest) (engine.PolicyUpdate, error) {
-	u := engine.PolicyUpdate{Patch: wire.PolicyPatch(r.GetPolicy(), 0), Etag: r.GetEtag(), ValidateOnly: r.GetValidateOnly()}
+	u := engine.PolicyUpdate{Patch: wire.PolicyPatch(r.GetPolicy(), 0), Etag: r.GetEtag(), ValidateOnly: r.GetValidateOnly(), Force: r.GetForce()}
 	paths := r.GetUpdateMask().GetPaths()
 	if len(paths) == 0 {
 		return u, nil

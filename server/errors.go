@@ -50,6 +50,8 @@ var errorRules = []errorRule{
 	{engine.ErrUIDConflict, codes.InvalidArgument, "UID_CONFLICT"},
 	{engine.ErrNotSynced, codes.Unavailable, "CLUSTER_NOT_SYNCED"},
 	{engine.ErrPodUnknown, codes.NotFound, "POD_UNKNOWN"},
+	{engine.ErrNodeUnknown, codes.NotFound, "NODE_UNKNOWN"},
+	{engine.ErrOtherController, codes.FailedPrecondition, "OTHER_CONTROLLER"},
 	{engine.ErrNotSubject, codes.FailedPrecondition, "POD_NOT_SUBJECT"},
 	{engine.ErrRequestConflict, codes.AlreadyExists, "REQUEST_CONFLICT"},
 	{engine.ErrRequestUnknown, codes.NotFound, "REQUEST_UNKNOWN"},

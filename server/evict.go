@@ -70,7 +70,7 @@ func (x *evictStream) open(eng *engine.Engine) error {
 	x.capacity = int(h.GetCapacity())
 	x.session, err = eng.AttachExecutor(engine.ExecutorHello{
 		ID: h.GetExecutorId(), Clusters: h.GetClusters(), Allowed: accessFrom(x.ctx).allows,
-		Capacity: x.capacity, HeldTokens: h.GetHeldTokens(),
+		Capacity: x.capacity, NodeOrders: h.GetNodeOrders(), HeldTokens: h.GetHeldTokens(),
 	}, x)
 	if err != nil {
 		return err
@@ -202,10 +202,14 @@ func (x *evictStream) extended(token string, left time.Duration, ok bool) {
 
 // send sends one message and gives back the place that an order had in the queue.
 func (x *evictStream) send(m *reprievev1.EvictResponse) error {
-	if pod := m.GetOrder().GetEvictPod(); pod != nil {
+	if o := m.GetOrder(); o != nil {
+		cluster := o.GetEvictPod().GetCluster()
+		if o.GetUpdateNode() != nil {
+			cluster = o.GetUpdateNode().GetCluster()
+		}
 		x.mu.Lock()
-		if x.queued[pod.GetCluster()]--; x.queued[pod.GetCluster()] == 0 {
-			delete(x.queued, pod.GetCluster())
+		if x.queued[cluster]--; x.queued[cluster] == 0 {
+			delete(x.queued, cluster)
 		}
 		x.mu.Unlock()
 	}
@@ -215,7 +219,7 @@ func (x *evictStream) send(m *reprievev1.EvictResponse) error {
 // Order implements engine.OrderSink. The engine gives out no more than the
 // capacity; an executor that reads nothing is refused more all the same.
 func (x *evictStream) Order(o engine.Order) bool {
-	cluster := o.Eviction.Cluster
+	cluster := o.Cluster()
 	x.mu.Lock()
 	full := x.queued[cluster] >= x.capacity
 	if !full {

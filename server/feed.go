@@ -74,7 +74,8 @@ type feedStream struct {
 	// arrivals are the messages that have yet to be acknowledged, in order.
 	arrivals []arrival
 	// mode is what the peer was told last.
-	mode engine.Mode
+	mode   engine.Mode
+	health engine.NodeHealth
 }
 
 // arrival is when a message came.
@@ -99,6 +100,7 @@ func (f *feedStream) open() error {
 	f.hello = engine.FeedHello{
 		Cluster: h.GetCluster(), ClusterUID: h.GetClusterUid(), FeederID: h.GetFeederId(), Epoch: h.GetFeederEpoch(),
 		AgentVersion: h.GetAgentVersion(), KubernetesVersion: h.GetKubernetesVersion(),
+		NodeLifecycle: h.GetNodeLifecycleController(),
 	}
 	welcome, err := f.begin()
 	if err != nil {
@@ -107,6 +109,7 @@ func (f *feedStream) open() error {
 	err = f.stream.Send(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_Welcome{Welcome: &reprievev1.FeedWelcome{
 		HeartbeatInterval: durationpb.New(welcome.HeartbeatInterval), Mode: reprievev1.Mode(welcome.Mode),
 		ServerVersion: buildinfo.Version(), MaxBatchEvents: maxBatchEvents,
+		NodeHealth: reprievev1.NodeHealthMode(welcome.NodeHealth),
 	}}})
 	if err != nil {
 		f.close()
@@ -348,6 +351,20 @@ func (s *feedSink) Mode(mode engine.Mode) {
 	if told != engine.ModeUnspecified && told != mode {
 		f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_ModeChanged{
 			ModeChanged: &reprievev1.ModeChanged{Mode: reprievev1.Mode(mode)},
+		}}, nil)
+	}
+}
+
+// NodeHealth implements engine.FeedSink. The welcome tells the first one.
+func (s *feedSink) NodeHealth(mode engine.NodeHealth) {
+	f := s.stream
+	f.mu.Lock()
+	told := f.health
+	f.health = mode
+	f.mu.Unlock()
+	if told != engine.NodeHealthUnspecified && told != mode {
+		f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_NodeHealthChanged{
+			NodeHealthChanged: &reprievev1.NodeHealthChanged{NodeHealth: reprievev1.NodeHealthMode(mode)},
 		}}, nil)
 	}
 }

@@ -13,6 +13,7 @@ import (
 type metrics struct {
 	lateness, delivery, feedLag          *prometheus.HistogramVec
 	orders, results, closed, events      *prometheus.CounterVec
+	nodeOrders                           *prometheus.CounterVec
 	commitTime, commitSize               prometheus.Histogram
 	commitErrors, unknownTokens, damaged prometheus.Counter
 	clockSteps                           prometheus.Counter
@@ -51,6 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		feedLag:         times("reprieve_feed_lag_seconds", "From a feed message's arrival until what follows from it was on disk.", "cluster"),
 		orders:          counters("reprieve_orders_total", "Orders that left.", "cluster"),
 		results:         counters("reprieve_results_total", "Orders that ended, by outcome.", "cluster", "outcome"),
+		nodeOrders:      counters("reprieve_node_orders_total", "Orders for nodes that ended, by outcome.", "cluster", "outcome"),
 		closed:          counters("reprieve_evictions_closed_total", "Evictions that went to history, by reason.", "cluster", "reason"),
 		events:          counters("reprieve_feed_events_total", "Node and pod events taken from feeds.", "cluster"),
 		denied:          counters("reprieve_permission_denied_total", "Calls refused for want of a role.", "method"),
@@ -71,7 +73,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		deletionTime: histogram("taint_eviction_controller_pod_deletion_duration_seconds",
 			"From the instant a pod was due until its deletion was ordered, in seconds.", longBuckets),
 	}
-	reg.MustRegister(m.lateness, m.delivery, m.feedLag, m.orders, m.results, m.closed, m.events, m.denied, m.limited, m.auditLines, m.auditErrors, m.auditSuppressed, m.reloads, m.reloadErrors, m.commitTime, m.commitSize,
+	reg.MustRegister(m.lateness, m.delivery, m.feedLag, m.orders, m.results, m.nodeOrders, m.closed, m.events, m.denied, m.limited, m.auditLines, m.auditErrors, m.auditSuppressed, m.reloads, m.reloadErrors, m.commitTime, m.commitSize,
 		m.commitErrors, m.unknownTokens, m.damaged, m.clockSteps, m.clockDrift, m.deletions, m.deletionTime)
 	return m
 }
@@ -90,6 +92,11 @@ func (m *metrics) Result(cluster string, outcome engine.Outcome, took time.Durat
 	if outcome == engine.OutcomeEvicted {
 		m.deletions.Inc()
 	}
+}
+
+// NodeResult implements engine.Observer.
+func (m *metrics) NodeResult(cluster string, outcome engine.Outcome, _ time.Duration) {
+	m.nodeOrders.WithLabelValues(cluster, outcome.String()).Inc()
 }
 
 // Closed implements engine.Observer.
@@ -119,7 +126,7 @@ func (m *metrics) Forgotten(cluster string) {
 	for _, v := range []*prometheus.HistogramVec{m.lateness, m.delivery, m.feedLag} {
 		v.DeletePartialMatch(of)
 	}
-	for _, v := range []*prometheus.CounterVec{m.orders, m.results, m.closed, m.events} {
+	for _, v := range []*prometheus.CounterVec{m.orders, m.results, m.nodeOrders, m.closed, m.events} {
 		v.DeletePartialMatch(of)
 	}
 }

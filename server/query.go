@@ -149,6 +149,15 @@ func (s *queryService) ExplainPod(ctx context.Context, r *reprievev1.ExplainPodR
 	return wire.Explanation(x), nil
 }
 
+// ExplainNode implements the RPC.
+func (s *queryService) ExplainNode(ctx context.Context, r *reprievev1.ExplainNodeRequest) (*reprievev1.ExplainNodeResponse, error) {
+	x, err := s.engine.ExplainNode(ctx, r.GetCluster(), r.GetNode())
+	if err != nil {
+		return nil, err
+	}
+	return wire.NodeExplanation(x), nil
+}
+
 // Simulate implements the RPC.
 func (s *queryService) Simulate(ctx context.Context, r *reprievev1.SimulateRequest) (*reprievev1.SimulateResponse, error) {
 	taints := make([]engine.HypotheticalTaint, len(r.GetTaints()))

@@ -22,6 +22,10 @@ func CheckChange(c *engine.Change) error {
 		if c.Node == nil || c.Node.Name == "" {
 			return fmt.Errorf("%w: its node has no name", ErrBadChange)
 		}
+	case engine.ChangePutHealth, engine.ChangeDeleteHealth:
+		if c.Health == nil || c.Health.Name == "" {
+			return fmt.Errorf("%w: its node's health has no name", ErrBadChange)
+		}
 	case engine.ChangePutReprieve, engine.ChangeDeleteReprieve:
 		if c.Reprieve == nil || c.Reprieve.UID == "" {
 			return fmt.Errorf("%w: its reprieve has no UID", ErrBadChange)

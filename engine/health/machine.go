@@ -59,7 +59,7 @@ type node struct {
 	// podsPending: its pods are yet to be marked not ready.
 	podsPending bool
 	ordered     Ordered
-	removals    int
+	removals    uint32
 	removedAt   time.Time
 	dirty       bool
 }

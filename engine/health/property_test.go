@@ -393,10 +393,12 @@ func (d *model) restart(now time.Time) {
 	d.live, d.sighted, d.held, d.disrupted, d.ran = false, false, false, false, now
 	for _, n := range d.nodes {
 		n.shown = false
-		if !n.silent && !n.bad() {
-			// Nothing is remembered of it.
-			n.hb, n.renew = time.Time{}, time.Time{}
-			n.ready, n.ever = StatusNone, false
+		if !n.silent {
+			// When it was last heard is not remembered.
+			n.hb, n.renew, n.ever = time.Time{}, time.Time{}, false
+		}
+		if !n.bad() {
+			n.ready = StatusNone
 		}
 	}
 }

@@ -60,7 +60,7 @@ type NodeView struct {
 	Excluded    bool
 	Taints      []TaintView
 	PodsPending bool
-	Removals    int
+	Removals    uint32
 	RemovedAt   time.Time
 	// Changes is what would change its taints, for people.
 	Changes []string
@@ -225,6 +225,30 @@ type ClusterView struct {
 	// Other says what showed that another controller works on the nodes, OtherAt when.
 	Other   string
 	OtherAt time.Time
+}
+
+// Names are those of all nodes that were shown, in no order.
+func (m *Machine) Names() []string {
+	names := make([]string, 0, len(m.nodes))
+	for name, n := range m.nodes {
+		if n.shown {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Bad counts the nodes whose condition Ready is taken for False, and for Unknown.
+func (m *Machine) Bad() (notReady, unknown int) {
+	for _, n := range m.nodes {
+		switch n.ready {
+		case StatusFalse:
+			notReady++
+		case StatusUnknown:
+			unknown++
+		}
+	}
+	return notReady, unknown
 }
 
 func (m *Machine) sortedZones() []*zone {

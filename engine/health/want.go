@@ -87,6 +87,17 @@ func (m *Machine) Want(name string) (Want, bool) {
 	return w, true
 }
 
+// Contradicts reports whether an order for a node says what is not wanted now: the
+// node is another, is heard again, or has another condition.
+func (m *Machine) Contradicts(name, uid string, o Ordered) bool {
+	n := m.nodes[name]
+	if n == nil || uid != "" && n.UID != uid || m.withheld(n) && o.Unknown {
+		return true
+	}
+	wanted := m.wanted(n)
+	return o.Unknown && !n.silent || o.MarkPods && !n.bad() || o.Add&^wanted != 0 || o.Remove&wanted != 0
+}
+
 // reason says why condition Ready is taken as it is.
 func (m *Machine) reason(n *node) string {
 	switch {
@@ -114,11 +125,11 @@ type Record struct {
 	QueuedAt, GrantedAt time.Time
 	// PodsPending: its pods are yet to be marked not ready.
 	PodsPending bool
-	// Heartbeat and Renew are the last ones that the feed told.
+	// Heartbeat and Renew are the last ones that the feed told of a silent node.
 	Heartbeat, Renew time.Time
 	// Ordered is what the last order said.
 	Ordered   Ordered
-	Removals  int
+	Removals  uint32
 	RemovedAt time.Time
 }
 
@@ -128,11 +139,16 @@ func (m *Machine) Record(name string) (Record, bool) {
 	if n == nil || !n.silent && !n.bad() {
 		return Record{}, false
 	}
-	return Record{
+	r := Record{
 		Name: n.Name, UID: n.UID, SilentAt: n.silentAt, Ready: n.ready, Since: n.since,
 		QueuedAt: n.queuedAt, GrantedAt: n.grantedAt, PodsPending: n.podsPending,
-		Heartbeat: n.Heartbeat, Renew: n.renew, Ordered: n.ordered, Removals: n.removals, RemovedAt: n.removedAt,
-	}, true
+		Ordered: n.ordered, Removals: n.removals, RemovedAt: n.removedAt,
+	}
+	if n.silent {
+		// By these it shows whether it was heard over a restart. Of others each renewal would be a write.
+		r.Heartbeat, r.Renew = n.Heartbeat, n.renew
+	}
+	return r, true
 }
 
 // Restore takes what was remembered of a node, before the first list.

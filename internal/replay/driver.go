@@ -353,7 +353,10 @@ type feedSink struct{ f *feed }
 func (feedSink) Ack(uint64, bool) {}
 func (feedSink) Resync(string)    {}
 func (feedSink) Mode(engine.Mode) {}
-func (feedSink) Ended(error)      {}
+
+// NodeHealth implements engine.FeedSink: what the files tell of nodes is always all.
+func (feedSink) NodeHealth(engine.NodeHealth) {}
+func (feedSink) Ended(error)                  {}
 
 // flush sends what was collected and waits for it to have its effect.
 func (d *Driver) flush(ctx context.Context) error {

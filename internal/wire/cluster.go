@@ -21,6 +21,7 @@ func Cluster(st *engine.ClusterStatus) *reprievev1.Cluster {
 		Policy: Policy(st.Policy, engine.PolicyAllFields), Reprieves: uint64(st.Reprieves), Warnings: st.Warnings,
 		Ignored: st.Ignored, Damaged: st.Damaged,
 		BlastRadiusTrips: uint64(len(st.Trips)), LoopingOwners: uint64(st.Looping),
+		NodeHealth: ClusterHealth(st.Health),
 	}
 	if !st.LastMessage.IsZero() {
 		out.FeedAge = durationpb.New(st.FeedAge)

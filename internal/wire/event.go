@@ -13,7 +13,7 @@ import (
 )
 
 // Event translates an event of a feed. An object of a kind that the engine does
-// not decide on becomes an event with neither node nor pod, which it counts.
+// not decide on becomes an event with nothing in it, which it counts.
 func Event(e *reprievev1.Event) engine.Event {
 	out := engine.Event{Type: engine.EventUpsert}
 	if e.GetType() == reprievev1.Event_EVENT_TYPE_DELETE {
@@ -24,13 +24,15 @@ func Event(e *reprievev1.Event) engine.Event {
 		out.Node = Node(o.Node)
 	case *reprievev1.Event_Pod:
 		out.Pod = Pod(o.Pod)
+	case *reprievev1.Event_LeaseRenewals:
+		out.Leases = leases(o.LeaseRenewals)
 	}
 	return out
 }
 
 // Node translates a node.
 func Node(n *reprievev1.Node) *engine.Node {
-	out := &engine.Node{Name: n.GetName(), UID: n.GetUid()}
+	out := &engine.Node{Name: n.GetName(), UID: n.GetUid(), Health: healthNode(n)}
 	for _, t := range n.GetTaints() {
 		out.Taints = append(out.Taints, engine.ObservedTaint{
 			Key: t.GetKey(), Value: t.GetValue(), Effect: t.GetEffect(), TimeAdded: Time(t.GetTimeAdded()),

@@ -73,6 +73,12 @@ func taint(t engine.Taint) *reprievev1.Taint {
 
 // Order translates an order for an executor.
 func Order(o *engine.Order) *reprievev1.Order {
+	if o.Node != nil {
+		return &reprievev1.Order{
+			Token: o.Token, DeadlineIn: durationpb.New(o.DeadlineIn), Attempt: o.Attempt,
+			Action: &reprievev1.Order_UpdateNode{UpdateNode: updateNode(o.Node)},
+		}
+	}
 	r := o.Eviction
 	pod := &reprievev1.EvictPod{
 		Cluster: r.Cluster, Namespace: r.Namespace, Name: r.Pod, Uid: r.UID, Node: r.Node,
@@ -158,6 +164,7 @@ func NodeView(n *engine.NodeStatus) *reprievev1.NodeView {
 	for _, t := range n.Taints {
 		out.Taints = append(out.Taints, &reprievev1.NodeTaint{Taint: taint(t), Start: Timestamp(t.Start)})
 	}
+	out.Health = nodeHealth(n.Health)
 	return out
 }
 

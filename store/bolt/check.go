@@ -159,8 +159,8 @@ func (r *Report) read(ctx context.Context, tx *bbolt.Tx) error {
 type checker struct {
 	report *Report
 	ctx    context.Context
-	// counts are those of the cluster being read: nodes, reprieves, evictions.
-	nodes, reprieves, evictions BucketCount
+	// counts are those of the cluster being read: nodes, their health, reprieves, evictions.
+	nodes, healths, reprieves, evictions BucketCount
 }
 
 // Meta implements [engine.Visitor].
@@ -171,12 +171,15 @@ func (c *checker) Meta(m engine.Meta) error {
 
 // Cluster implements [engine.Visitor].
 func (c *checker) Cluster(engine.LoadedCluster) error {
-	c.nodes, c.reprieves, c.evictions = BucketCount{}, BucketCount{}, BucketCount{}
+	c.nodes, c.healths, c.reprieves, c.evictions = BucketCount{}, BucketCount{}, BucketCount{}, BucketCount{}
 	return nil
 }
 
 // Node implements [engine.Visitor].
 func (c *checker) Node(*engine.NodeRecord) error { c.nodes.Records++; return nil }
+
+// Health implements [engine.Visitor].
+func (c *checker) Health(*engine.NodeHealthRecord) error { c.healths.Records++; return nil }
 
 // Reprieve implements [engine.Visitor].
 func (c *checker) Reprieve(*engine.ReprieveRecord) error { c.reprieves.Records++; return nil }
@@ -190,7 +193,7 @@ func (c *checker) Damaged(where string, err error) {
 	if r.DamagedRecords++; r.DamagedRecords <= reported {
 		r.Records = append(r.Records, fmt.Sprintf("%s: %v", where, err))
 	}
-	for kind, n := range map[string]*BucketCount{"nodes": &c.nodes, "reprieves": &c.reprieves, "evictions": &c.evictions} {
+	for kind, n := range map[string]*BucketCount{"nodes": &c.nodes, "health": &c.healths, "reprieves": &c.reprieves, "evictions": &c.evictions} {
 		if parts := strings.Split(where, "/"); len(parts) > 3 && parts[2] == kind {
 			n.Records++
 			n.Damaged++
@@ -218,7 +221,10 @@ func (c *checker) cluster(tx *bbolt.Tx, name string) error {
 	for _, b := range []struct {
 		name  string
 		count BucketCount
-	}{{"nodes", c.nodes}, {"reprieves", c.reprieves}, {"evictions", c.evictions}, {"history", closed}} {
+	}{{"nodes", c.nodes}, {"health", c.healths}, {"reprieves", c.reprieves}, {"evictions", c.evictions}, {"history", closed}} {
+		if b.name == "health" && t.health == nil {
+			continue
+		}
 		b.count.Bucket = "clusters/" + name + "/" + b.name
 		c.report.Buckets = append(c.report.Buckets, b.count)
 	}

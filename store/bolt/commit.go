@@ -103,7 +103,7 @@ func (w *writer) apply(c *engine.Change) error {
 	case engine.ChangePutCluster:
 		w.records[c.Cluster] = c.Record
 		return nil
-	case engine.ChangeDeleteNode, engine.ChangeDeleteReprieve:
+	case engine.ChangeDeleteNode, engine.ChangeDeleteReprieve, engine.ChangeDeleteHealth:
 		return w.remove(c)
 	}
 	t, err := w.tree(c.Cluster)
@@ -121,6 +121,8 @@ func (w *writer) apply(c *engine.Change) error {
 			return err
 		}
 		return t.nodes.Put([]byte(c.Node.Name), v)
+	case engine.ChangePutHealth:
+		return t.putHealth(c.Health)
 	default: // ChangePutReprieve: CheckChange knows no other kind.
 		v, err := codec.EncodeReprieve(c.Reprieve)
 		if err != nil {
@@ -130,7 +132,21 @@ func (w *writer) apply(c *engine.Change) error {
 	}
 }
 
-// remove deletes a node or a reprieve; it does not make an unknown cluster known.
+// putHealth writes a node's health.
+func (t *clusterTree) putHealth(r *engine.NodeHealthRecord) error {
+	v, err := codec.EncodeHealth(r)
+	if err != nil {
+		return err
+	}
+	if t.health == nil {
+		if t.health, err = t.self.CreateBucketIfNotExists(bucketHealth); err != nil {
+			return err
+		}
+	}
+	return t.health.Put([]byte(r.Name), v)
+}
+
+// remove deletes a node, its health or a reprieve; it does not make an unknown cluster known.
 func (w *writer) remove(c *engine.Change) error {
 	t := w.trees[c.Cluster]
 	if t == nil {
@@ -140,8 +156,13 @@ func (w *writer) remove(c *engine.Change) error {
 		}
 		w.trees[c.Cluster] = t
 	}
-	if c.Kind == engine.ChangeDeleteNode {
+	switch {
+	case c.Kind == engine.ChangeDeleteNode:
 		return t.nodes.Delete([]byte(c.Node.Name))
+	case c.Kind == engine.ChangeDeleteHealth && t.health == nil:
+		return nil
+	case c.Kind == engine.ChangeDeleteHealth:
+		return t.health.Delete([]byte(c.Health.Name))
 	}
 	return t.reprieves.Delete([]byte(c.Reprieve.UID))
 }

@@ -12,6 +12,7 @@
 //	    nodes/<node>                      NodeRecord
 //	    evictions/<seq>                   EvictionRecord, open; the bucket's own sequence is
 //	                                      the highest that the cluster has ever had
+//	    health/<node>                     NodeHealthRecord; made with the first of them
 //	    reprieves/<uid>                   ReprieveRecord
 //	    history/<class, closed_at, seq>   EvictionRecord, closed
 //	quarantine/<bucket path>/<key>        bytes that could not be read, as they were found

@@ -125,6 +125,15 @@ func (l *loader) cluster(tx *bbolt.Tx, name string) error {
 	if err != nil {
 		return err
 	}
+	if t.health != nil {
+		err = l.each(t.health, []string{"clusters", name, "health"}, plain, func(k, v []byte) (func() error, error) {
+			r, err := codec.DecodeHealth(name, string(k), v)
+			return func() error { return l.v.Health(r) }, err
+		})
+		if err != nil {
+			return err
+		}
+	}
 	err = l.each(t.reprieves, []string{"clusters", name, "reprieves"}, plain, func(k, v []byte) (func() error, error) {
 		r, err := codec.DecodeReprieve(name, string(k), v)
 		return func() error { return l.v.Reprieve(r) }, err

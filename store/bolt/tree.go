@@ -17,6 +17,9 @@ var (
 	bucketEvictions  = []byte("evictions")
 	bucketReprieves  = []byte("reprieves")
 	bucketHistory    = []byte("history")
+	// bucketHealth is made with the first record of it: files of versions that did
+	// not know it have none, and those versions leave it alone.
+	bucketHealth = []byte("health")
 
 	keySchemaVersion = []byte("schema_version")
 	keyRevision      = []byte("revision")
@@ -30,6 +33,8 @@ const orderedFill = 0.95
 // clusterTree is one cluster's part of the tree.
 type clusterTree struct {
 	self, nodes, evictions, reprieves, history *bbolt.Bucket
+	// health is nil until something was put into it.
+	health *bbolt.Bucket
 }
 
 // findCluster returns the cluster's part of the tree, or nil if there is none.
@@ -41,6 +46,7 @@ func findCluster(tx *bbolt.Tx, name string) (*clusterTree, error) {
 	t := &clusterTree{
 		self: self, nodes: self.Bucket(bucketNodes), evictions: self.Bucket(bucketEvictions),
 		reprieves: self.Bucket(bucketReprieves), history: self.Bucket(bucketHistory),
+		health: self.Bucket(bucketHealth),
 	}
 	if t.nodes == nil || t.evictions == nil || t.reprieves == nil || t.history == nil {
 		return nil, fmt.Errorf("%w: bucket clusters/%s lacks one of nodes, evictions, reprieves, history", store.ErrDamaged, name)

@@ -50,6 +50,7 @@ type cluster struct {
 	record    *engine.ClusterRecord
 	lastSeq   uint64
 	nodes     *btree.BTreeG[*engine.NodeRecord]
+	healths   *btree.BTreeG[*engine.NodeHealthRecord]
 	reprieves *btree.BTreeG[*engine.ReprieveRecord]
 	open      pages
 	// closed has all of history by position; classes has the positions by class.
@@ -64,7 +65,8 @@ type closed struct {
 
 func newCluster() *cluster {
 	c := &cluster{
-		nodes: btree.NewG(degree, func(a, b *engine.NodeRecord) bool { return a.Name < b.Name }),
+		nodes:   btree.NewG(degree, func(a, b *engine.NodeRecord) bool { return a.Name < b.Name }),
+		healths: btree.NewG(degree, func(a, b *engine.NodeHealthRecord) bool { return a.Name < b.Name }),
 		reprieves: btree.NewG(degree, func(a, b *engine.ReprieveRecord) bool {
 			return a.UID < b.UID
 		}),
@@ -104,7 +106,10 @@ func (h *handle) Load(ctx context.Context, v engine.Visitor) error {
 	}
 	meta, all := h.data.meta, map[string]snapshot{}
 	for name, c := range h.data.clusters {
-		all[name] = snapshot{record: c.record, lastSeq: c.lastSeq, nodes: c.nodes.Clone(), reprieves: c.reprieves.Clone(), open: c.open.all()}
+		all[name] = snapshot{
+			record: c.record, lastSeq: c.lastSeq, nodes: c.nodes.Clone(), healths: c.healths.Clone(),
+			reprieves: c.reprieves.Clone(), open: c.open.all(),
+		}
 	}
 	h.data.mu.Unlock()
 	if err := v.Meta(meta); err != nil {
@@ -123,6 +128,7 @@ type snapshot struct {
 	record    *engine.ClusterRecord
 	lastSeq   uint64
 	nodes     *btree.BTreeG[*engine.NodeRecord]
+	healths   *btree.BTreeG[*engine.NodeHealthRecord]
 	reprieves *btree.BTreeG[*engine.ReprieveRecord]
 	open      []*engine.Version
 }
@@ -136,6 +142,10 @@ func visit(ctx context.Context, v engine.Visitor, name string, c snapshot) error
 		return err
 	}
 	err := each(ctx, c.nodes, func(r *engine.NodeRecord) error { return v.Node(record.Node(r)) })
+	if err != nil {
+		return err
+	}
+	err = each(ctx, c.healths, func(r *engine.NodeHealthRecord) error { return v.Health(record.Health(r)) })
 	if err != nil {
 		return err
 	}
@@ -200,7 +210,7 @@ func (d *Data) apply(ch *engine.Change) {
 	c := d.clusters[ch.Cluster]
 	switch {
 	case c != nil:
-	case ch.Kind == engine.ChangeDeleteNode || ch.Kind == engine.ChangeDeleteReprieve:
+	case ch.Kind == engine.ChangeDeleteNode || ch.Kind == engine.ChangeDeleteReprieve || ch.Kind == engine.ChangeDeleteHealth:
 		// Nothing to delete, and no reason to make the cluster known.
 		return
 	default:
@@ -219,6 +229,12 @@ func (d *Data) apply(ch *engine.Change) {
 		c.nodes.ReplaceOrInsert(r)
 	case engine.ChangeDeleteNode:
 		c.nodes.Delete(ch.Node)
+	case engine.ChangePutHealth:
+		r := record.Health(ch.Health)
+		r.Cluster = ch.Cluster
+		c.healths.ReplaceOrInsert(r)
+	case engine.ChangeDeleteHealth:
+		c.healths.Delete(ch.Health)
 	case engine.ChangePutCluster:
 		c.record = record.Cluster(ch.Record)
 		c.record.Name = ch.Cluster

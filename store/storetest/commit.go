@@ -104,15 +104,15 @@ func lastSeq(h *harness) {
 
 func forgetting(h *harness) {
 	for _, name := range []string{"a", "a-b", "b"} {
-		h.commit(putCluster(Cluster(name)), putNode(Node(name, "n")), putReprieve(Reprieve(name, "u")),
+		h.commit(putCluster(Cluster(name)), putNode(Node(name, "n")), putHealth(Health(name, "n")), putReprieve(Reprieve(name, "u")),
 			putEviction(Eviction(name, 4)), closeEviction(Closed(name, 3, at(1), false)))
 	}
 	h.commit(forget("a"), forget("unknown"))
 	kept := func(name string) ClusterContents {
 		return ClusterContents{
 			LoadedCluster: engine.LoadedCluster{Record: *Cluster(name), LastSeq: 4},
-			Nodes:         []*engine.NodeRecord{Node(name, "n")}, Reprieves: []*engine.ReprieveRecord{Reprieve(name, "u")},
-			Evictions: []*engine.EvictionRecord{Eviction(name, 4)},
+			Nodes:         []*engine.NodeRecord{Node(name, "n")}, Healths: []*engine.NodeHealthRecord{Health(name, "n")},
+			Reprieves: []*engine.ReprieveRecord{Reprieve(name, "u")}, Evictions: []*engine.EvictionRecord{Eviction(name, 4)},
 		}
 	}
 	h.wantLoad(kept("a-b"), kept("b"))
@@ -133,6 +133,8 @@ func badChanges(h *harness) {
 		"closing without a UID":     {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(&engine.EvictionRecord{Seq: 1})},
 		"no node":                   {Kind: engine.ChangePutNode, Cluster: "a"},
 		"node without name":         deleteNode("a", ""),
+		"no health":                 {Kind: engine.ChangePutHealth, Cluster: "a"},
+		"health without name":       deleteHealth("a", ""),
 		"no reprieve":               {Kind: engine.ChangePutReprieve, Cluster: "a"},
 		"reprieve without UID":      deleteReprieve("a", ""),
 		"no record":                 {Kind: engine.ChangePutCluster, Cluster: "a"},

@@ -148,6 +148,7 @@ type Contents struct {
 type ClusterContents struct {
 	engine.LoadedCluster
 	Nodes     []*engine.NodeRecord
+	Healths   []*engine.NodeHealthRecord
 	Reprieves []*engine.ReprieveRecord
 	Evictions []*engine.EvictionRecord
 }
@@ -228,10 +229,23 @@ func (v *visitor) Node(r *engine.NodeRecord) error {
 	if err != nil {
 		return err
 	}
-	if n := len(cur.Nodes); len(cur.Reprieves)+len(cur.Evictions) > 0 || n > 0 && cur.Nodes[n-1].Name >= r.Name {
+	if n := len(cur.Nodes); len(cur.Healths)+len(cur.Reprieves)+len(cur.Evictions) > 0 || n > 0 && cur.Nodes[n-1].Name >= r.Name {
 		return fmt.Errorf("%w: node %q", errOrder, r.Name)
 	}
 	cur.Nodes = append(cur.Nodes, r)
+	return nil
+}
+
+// Health implements [engine.Visitor].
+func (v *visitor) Health(r *engine.NodeHealthRecord) error {
+	cur, err := v.current(r.Cluster)
+	if err != nil {
+		return err
+	}
+	if n := len(cur.Healths); len(cur.Reprieves)+len(cur.Evictions) > 0 || n > 0 && cur.Healths[n-1].Name >= r.Name {
+		return fmt.Errorf("%w: health of node %q", errOrder, r.Name)
+	}
+	cur.Healths = append(cur.Healths, r)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/engine/health"
 )
 
 var loadCases = []suiteCase{
@@ -87,13 +88,14 @@ func everyRecord(h *harness) {
 func emptyRecords(h *harness) {
 	cluster := &engine.ClusterRecord{Name: "a"}
 	node := &engine.NodeRecord{Cluster: "a", Name: "n"}
+	nodeHealth := &engine.NodeHealthRecord{Cluster: "a", Record: health.Record{Name: "n"}}
 	reprieve := &engine.ReprieveRecord{Cluster: "a", UID: "u"}
 	eviction := &engine.EvictionRecord{Cluster: "a", Seq: 1, UID: "u", Due: time.Unix(0, 0).UTC()}
 	closed := &engine.EvictionRecord{Cluster: "a", Seq: 2, UID: "u"}
-	h.commit(putCluster(cluster), putNode(node), putReprieve(reprieve), putEviction(eviction), closeEviction(closed))
+	h.commit(putCluster(cluster), putNode(node), putHealth(nodeHealth), putReprieve(reprieve), putEviction(eviction), closeEviction(closed))
 	h.wantLoad(ClusterContents{
 		LoadedCluster: engine.LoadedCluster{Record: *cluster, LastSeq: 2}, Nodes: []*engine.NodeRecord{node},
-		Reprieves: []*engine.ReprieveRecord{reprieve}, Evictions: []*engine.EvictionRecord{eviction},
+		Healths: []*engine.NodeHealthRecord{nodeHealth}, Reprieves: []*engine.ReprieveRecord{reprieve}, Evictions: []*engine.EvictionRecord{eviction},
 	})
 	if diff := Diff([]*engine.EvictionRecord{closed}, h.history(engine.HistoryQuery{Cluster: "a", Limit: 10})); diff != "" {
 		h.Errorf("history (-want +got):\n%s", diff)
@@ -106,6 +108,7 @@ func loadOrder(h *harness) {
 		want = append(want, ClusterContents{
 			LoadedCluster: engine.LoadedCluster{Record: *Cluster(name), LastSeq: 70000},
 			Nodes:         []*engine.NodeRecord{Node(name, "n-1"), Node(name, "n-10"), Node(name, "n-2")},
+			Healths:       []*engine.NodeHealthRecord{Health(name, "n-1"), Health(name, "n-3")},
 			Reprieves:     []*engine.ReprieveRecord{Reprieve(name, "u-1"), Reprieve(name, "u-2")},
 			Evictions:     []*engine.EvictionRecord{Eviction(name, 1), Eviction(name, 2), Eviction(name, 10), Eviction(name, 256), Eviction(name, 70000)},
 		})
@@ -115,6 +118,7 @@ func loadOrder(h *harness) {
 		h.commit(
 			putEviction(c.Evictions[4]), putReprieve(c.Reprieves[1]), putNode(c.Nodes[2]), putEviction(c.Evictions[2]),
 			putEviction(c.Evictions[0]), putNode(c.Nodes[0]), putReprieve(c.Reprieves[0]), putNode(c.Nodes[1]),
+			putHealth(c.Healths[1]), putHealth(c.Healths[0]),
 			putEviction(c.Evictions[3]), putEviction(c.Evictions[1]), putCluster(&c.Record),
 		)
 	}
@@ -148,6 +152,10 @@ func (f *fussy) Node(r *engine.NodeRecord) error {
 	return errors.Join(f.fail("node"), f.visitor.Node(r))
 }
 
+func (f *fussy) Health(r *engine.NodeHealthRecord) error {
+	return errors.Join(f.fail("health"), f.visitor.Health(r))
+}
+
 func (f *fussy) Reprieve(r *engine.ReprieveRecord) error {
 	return errors.Join(f.fail("reprieve"), f.visitor.Reprieve(r))
 }
@@ -158,17 +166,17 @@ func (f *fussy) Eviction(r *engine.EvictionRecord) error {
 
 func visitorErrors(h *harness) {
 	h.commit(
-		putNode(Node("a", "n")), putNode(Node("a", "o")), putReprieve(Reprieve("a", "u")), putReprieve(Reprieve("a", "v")),
+		putNode(Node("a", "n")), putNode(Node("a", "o")), putHealth(Health("a", "n")), putReprieve(Reprieve("a", "u")), putReprieve(Reprieve("a", "v")),
 		putEviction(Eviction("a", 1)), putEviction(Eviction("a", 2)), putNode(Node("b", "n")),
 	)
-	for at, visits := range map[string]int{"meta": 1, "cluster": 2, "node": 3, "reprieve": 5, "eviction": 7} {
+	for at, visits := range map[string]int{"meta": 1, "cluster": 2, "node": 3, "health": 5, "reprieve": 6, "eviction": 8} {
 		f := &fussy{at: at}
 		if err := h.store.Load(h.ctx, f); !errors.Is(err, errVisitor) {
 			h.Errorf("load with a visitor that fails at its first %s: %v", at, err)
 		}
 		made := f.metas
 		for _, c := range f.Clusters {
-			made += 1 + len(c.Nodes) + len(c.Reprieves) + len(c.Evictions)
+			made += 1 + len(c.Nodes) + len(c.Healths) + len(c.Reprieves) + len(c.Evictions)
 		}
 		if made != visits {
 			h.Errorf("load with a visitor that fails at its first %s went on: %d visits instead of %d", at, made, visits)

@@ -22,6 +22,7 @@ type modelCluster struct {
 	record    engine.ClusterRecord
 	lastSeq   uint64
 	nodes     map[string]*engine.NodeRecord
+	healths   map[string]*engine.NodeHealthRecord
 	reprieves map[string]*engine.ReprieveRecord
 	open      map[uint64]*engine.EvictionRecord
 	closed    []*engine.EvictionRecord
@@ -36,7 +37,7 @@ func (m *model) apply(b *engine.Batch) {
 		}
 		if c == nil {
 			c = &modelCluster{
-				record: engine.ClusterRecord{Name: ch.Cluster}, nodes: map[string]*engine.NodeRecord{},
+				record: engine.ClusterRecord{Name: ch.Cluster}, nodes: map[string]*engine.NodeRecord{}, healths: map[string]*engine.NodeHealthRecord{},
 				reprieves: map[string]*engine.ReprieveRecord{}, open: map[uint64]*engine.EvictionRecord{},
 			}
 			m.clusters[ch.Cluster] = c
@@ -56,6 +57,10 @@ func (m *model) apply(b *engine.Batch) {
 			c.nodes[ch.Node.Name] = ch.Node
 		case engine.ChangeDeleteNode:
 			delete(c.nodes, ch.Node.Name)
+		case engine.ChangePutHealth:
+			c.healths[ch.Health.Name] = ch.Health
+		case engine.ChangeDeleteHealth:
+			delete(c.healths, ch.Health.Name)
 		case engine.ChangePutCluster:
 			c.record = *ch.Record
 		case engine.ChangePutReprieve:
@@ -71,7 +76,7 @@ func (m *model) apply(b *engine.Batch) {
 // removes reports whether a change of the kind cannot make a cluster known.
 func removes(k engine.ChangeKind) bool {
 	return slices.Contains([]engine.ChangeKind{
-		engine.ChangeNotify, engine.ChangeDeleteNode, engine.ChangeDeleteReprieve, engine.ChangeForgetCluster,
+		engine.ChangeNotify, engine.ChangeDeleteNode, engine.ChangeDeleteHealth, engine.ChangeDeleteReprieve, engine.ChangeForgetCluster,
 	}, k)
 }
 
@@ -111,6 +116,9 @@ func (m *model) contents() []ClusterContents {
 		cc := ClusterContents{LoadedCluster: engine.LoadedCluster{Record: c.record, LastSeq: c.lastSeq}}
 		for _, k := range slices.Sorted(maps.Keys(c.nodes)) {
 			cc.Nodes = append(cc.Nodes, c.nodes[k])
+		}
+		for _, k := range slices.Sorted(maps.Keys(c.healths)) {
+			cc.Healths = append(cc.Healths, c.healths[k])
 		}
 		for _, k := range slices.Sorted(maps.Keys(c.reprieves)) {
 			cc.Reprieves = append(cc.Reprieves, c.reprieves[k])
@@ -184,7 +192,7 @@ func modelPrune(rt *rapid.T, h *harness, m *model, name string) {
 func drawChange(rt *rapid.T, cluster string, seq map[string]uint64) engine.Change {
 	name := fmt.Sprintf("x-%d", rapid.IntRange(0, 3).Draw(rt, "name"))
 	known := rapid.Uint64Range(1, max(1, seq[cluster])).Draw(rt, "seq")
-	switch engine.ChangeKind(rapid.IntRange(0, 9).Draw(rt, "kind")) {
+	switch engine.ChangeKind(rapid.IntRange(0, 11).Draw(rt, "kind")) {
 	case engine.ChangePutEviction:
 		if rapid.Bool().Draw(rt, "fresh") {
 			seq[cluster]++
@@ -199,6 +207,12 @@ func drawChange(rt *rapid.T, cluster string, seq map[string]uint64) engine.Chang
 		return putNode(r)
 	case engine.ChangeDeleteNode:
 		return deleteNode(cluster, name)
+	case engine.ChangePutHealth:
+		r := Health(cluster, name)
+		r.Removals = rapid.Uint32Range(0, 9).Draw(rt, "removals")
+		return putHealth(r)
+	case engine.ChangeDeleteHealth:
+		return deleteHealth(cluster, name)
 	case engine.ChangePutCluster:
 		r := Cluster(cluster)
 		r.PolicyVersion = rapid.Uint64Range(0, 9).Draw(rt, "version")

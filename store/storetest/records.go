@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/engine/health"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -58,6 +59,23 @@ func Node(cluster, name string) *engine.NodeRecord {
 	}
 }
 
+// Health is a node's health with every field set.
+func Health(cluster, name string) *engine.NodeHealthRecord {
+	return &engine.NodeHealthRecord{
+		Cluster: cluster,
+		Record: health.Record{
+			Name: name, UID: "uid-of-" + name, SilentAt: at(-9), Ready: health.StatusUnknown, Since: at(-8), QueuedAt: at(-7), GrantedAt: at(-6),
+			PodsPending: true, Heartbeat: at(-60), Renew: at(-59), Removals: 2, RemovedAt: at(-5),
+			Ordered: health.Ordered{
+				Unknown: true, MarkPods: true,
+				Add: health.Set(health.UnreachableNoSchedule, health.UnreachableNoExecute), Remove: health.Set(health.NotReadyNoSchedule, health.Unschedulable),
+			},
+		},
+		Delivery: &engine.Delivery{Token: "token", ExecutorID: "executor-1", SentAt: at(-4), Deadline: at(26), Recall: engine.RecallPaused},
+		Attempts: 3, NotBefore: at(1), LastOutcome: engine.OutcomeApplied, LastMessage: "nothing to do",
+	}
+}
+
 // Reprieve is a reprieve with every field set.
 func Reprieve(cluster, uid string) *engine.ReprieveRecord {
 	return &engine.ReprieveRecord{
@@ -74,12 +92,24 @@ func Cluster(name string) *engine.ClusterRecord {
 			Mode: engine.ModeEnforce, DefaultNotReady: time.Minute, DefaultUnreachable: 2 * time.Minute, DisableDefaults: true,
 			RatePerSecond: 12.5, Burst: 25, UnlimitedRate: true, Method: engine.MethodEvictThenDelete, BudgetWait: time.Hour,
 			IgnoredTaintKeys: []string{"x", "y"}, ExcludedNamespaces: []string{"kube-system"}, ComparisonOperators: true,
+			NodeHealth: engine.NodeHealthObserve, HealthFigures: figures(),
 		}},
 		PolicyVersion: 4,
 		Pauses: []engine.Pause{
 			{ID: "p1", Node: "node-1", Reason: "maintenance", Actor: "operator", CreatedAt: at(0), Until: at(600)},
 			{ID: "p2", Namespace: "batch", Reason: "release", Actor: "operator", CreatedAt: at(1)},
 		},
+		Health: health.ClusterRecord{
+			Grants: []health.Grant{{Zone: "", At: at(-3)}, {Zone: "region/zone", At: at(-2)}}, Other: "somebody", OtherAt: at(-1),
+		},
+	}
+}
+
+// figures have no two alike.
+func figures() health.Figures {
+	return health.Figures{
+		Grace: time.Second, StartupGrace: 2 * time.Second, Rate: 3, FullRate: 4, PartialRate: 5, SmallRate: 6, LargeZone: 7,
+		UnhealthyShare: 0.8, UnhealthyNodes: 9, SilenceShare: 0.1, SilenceWindow: 11 * time.Second, DisableSilenceHold: true,
 	}
 }
 
@@ -103,6 +133,14 @@ func deleteNode(cluster, name string) engine.Change {
 
 func putCluster(r *engine.ClusterRecord) engine.Change {
 	return engine.Change{Kind: engine.ChangePutCluster, Cluster: r.Name, Record: r}
+}
+
+func putHealth(r *engine.NodeHealthRecord) engine.Change {
+	return engine.Change{Kind: engine.ChangePutHealth, Cluster: r.Cluster, Health: r}
+}
+
+func deleteHealth(cluster, name string) engine.Change {
+	return engine.Change{Kind: engine.ChangeDeleteHealth, Cluster: cluster, Health: &engine.NodeHealthRecord{Record: health.Record{Name: name}}}
 }
 
 func putReprieve(r *engine.ReprieveRecord) engine.Change {

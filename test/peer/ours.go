@@ -66,10 +66,11 @@ func (s *ackSink) change(f func()) {
 	s.moved = make(chan struct{})
 }
 
-func (s *ackSink) Ack(seq uint64, _ bool) { s.change(func() { s.upTo = seq }) }
-func (s *ackSink) Resync(reason string)   { s.Ended(fmt.Errorf("resync: %s", reason)) }
-func (s *ackSink) Mode(engine.Mode)       {}
-func (s *ackSink) Ended(err error)        { s.change(func() { s.ended = err }) }
+func (s *ackSink) Ack(seq uint64, _ bool)       { s.change(func() { s.upTo = seq }) }
+func (s *ackSink) Resync(reason string)         { s.Ended(fmt.Errorf("resync: %s", reason)) }
+func (s *ackSink) Mode(engine.Mode)             {}
+func (s *ackSink) NodeHealth(engine.NodeHealth) {}
+func (s *ackSink) Ended(err error)              { s.change(func() { s.ended = err }) }
 
 // wait waits until a message is acknowledged.
 func (s *ackSink) wait(ctx context.Context, seq uint64) error {

@@ -1573,10 +1573,10 @@ type UpdateNode_Basis struct {
 	// STALE if it is another, unless it is the one that the order sets.
 	ReadyStatus string `protobuf:"bytes,1,opt,name=ready_status,json=readyStatus,proto3" json:"ready_status,omitempty"`
 	// lastHeartbeatTime of condition Ready. With
-	// unknown_conditions: STALE if the live one is later.
+	// unknown_conditions: STALE if the live one is another.
 	HeartbeatTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=heartbeat_time,json=heartbeatTime,proto3" json:"heartbeat_time,omitempty"`
 	// spec.renewTime of the node's Lease, if the feed has told it. With
-	// unknown_conditions: STALE if the live one is later.
+	// unknown_conditions: STALE if the live one is another.
 	RenewTime     *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=renew_time,json=renewTime,proto3" json:"renew_time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/engine/health"
 	"github.com/reprieve-dev/reprieve/store"
 )
 
@@ -77,6 +78,14 @@ var (
 	}}
 	nodeHealths = enum[engine.NodeHealth]{"node health", []engine.NodeHealth{
 		engine.NodeHealthUnspecified, engine.NodeHealthOff, engine.NodeHealthObserve, engine.NodeHealthEnforce,
+	}}
+	statuses = enum[health.Status]{"status of a condition", []health.Status{
+		health.StatusNone, health.StatusTrue, health.StatusFalse, health.StatusUnknown,
+	}}
+	// healthTaints gives each taint its stored bit, lowest first.
+	healthTaints = enum[health.Taint]{"taint", []health.Taint{
+		health.NotReadyNoSchedule, health.NotReadyNoExecute, health.UnreachableNoSchedule, health.UnreachableNoExecute,
+		health.MemoryPressure, health.DiskPressure, health.PIDPressure, health.NetworkUnavailable, health.Unschedulable,
 	}}
 	// policyFields gives each field of a policy its stored bit, lowest first.
 	policyFields = []engine.PolicyField{

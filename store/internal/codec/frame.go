@@ -19,6 +19,7 @@ const (
 	KindNode
 	KindEviction
 	KindReprieve
+	KindHealth
 )
 
 const (

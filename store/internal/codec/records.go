@@ -96,6 +96,7 @@ func EncodeCluster(r *engine.ClusterRecord) ([]byte, error) {
 			RejectedAt: stamp(b.RejectedAt), Actor: text(b.Actor), Reason: text(b.Reason),
 		})
 	}
+	m.Health = encodeClusterHealth(&r.Health)
 	return marshal(KindCluster, m)
 }
 
@@ -111,7 +112,7 @@ func DecodeCluster(name string, b []byte) (*engine.ClusterRecord, error) {
 	}
 	r := &engine.ClusterRecord{
 		Name: name, UID: m.GetClusterUid(), AdoptedAt: instant(m.GetAdoptedAt()), LastLiveAt: instant(m.GetLastLiveAt()),
-		Policy: policy, PolicyVersion: m.GetPolicyVersion(),
+		Policy: policy, PolicyVersion: m.GetPolicyVersion(), Health: decodeClusterHealth(m.GetHealth()),
 	}
 	for _, p := range m.GetPauses() {
 		r.Pauses = append(r.Pauses, engine.Pause{

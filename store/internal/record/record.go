@@ -50,6 +50,16 @@ func Node(r *engine.NodeRecord) *engine.NodeRecord {
 	return &c
 }
 
+// Health copies r.
+func Health(r *engine.NodeHealthRecord) *engine.NodeHealthRecord {
+	c := *r
+	if r.Delivery != nil {
+		d := *r.Delivery
+		c.Delivery = &d
+	}
+	return &c
+}
+
 // Reprieve copies r.
 func Reprieve(r *engine.ReprieveRecord) *engine.ReprieveRecord {
 	c := *r
@@ -63,6 +73,7 @@ func Cluster(r *engine.ClusterRecord) *engine.ClusterRecord {
 	c.Policy.IgnoredTaintKeys = list(c.Policy.IgnoredTaintKeys)
 	c.Policy.ExcludedNamespaces = list(c.Policy.ExcludedNamespaces)
 	c.Pauses, c.Blasts = list(r.Pauses), list(r.Blasts)
+	c.Health.Grants = list(r.Health.Grants)
 	return &c
 }
 

@@ -499,7 +499,9 @@ type ClusterRecord struct {
 	// Pauses.
 	Pauses []*PauseRecord `protobuf:"bytes,6,rep,name=pauses,proto3" json:"pauses,omitempty"`
 	// Taint keys beyond the blast radius.
-	Blasts        []*BlastRecord `protobuf:"bytes,7,rep,name=blasts,proto3" json:"blasts,omitempty"`
+	Blasts []*BlastRecord `protobuf:"bytes,7,rep,name=blasts,proto3" json:"blasts,omitempty"`
+	// Node health, besides the nodes.
+	Health        *ClusterHealthRecord `protobuf:"bytes,8,opt,name=health,proto3" json:"health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,6 +585,349 @@ func (x *ClusterRecord) GetBlasts() []*BlastRecord {
 	return nil
 }
 
+func (x *ClusterRecord) GetHealth() *ClusterHealthRecord {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+// ClusterHealthRecord is what node health remembers of a cluster.
+type ClusterHealthRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Zones with the last node that got a NoExecute taint.
+	Grants []*ZoneGrantRecord `protobuf:"bytes,1,rep,name=grants,proto3" json:"grants,omitempty"`
+	// What showed that another controller works on the nodes.
+	OtherController string `protobuf:"bytes,2,opt,name=other_controller,json=otherController,proto3" json:"other_controller,omitempty"`
+	// When.
+	OtherControllerAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=other_controller_at,json=otherControllerAt,proto3" json:"other_controller_at,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *ClusterHealthRecord) Reset() {
+	*x = ClusterHealthRecord{}
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterHealthRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterHealthRecord) ProtoMessage() {}
+
+func (x *ClusterHealthRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterHealthRecord.ProtoReflect.Descriptor instead.
+func (*ClusterHealthRecord) Descriptor() ([]byte, []int) {
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ClusterHealthRecord) GetGrants() []*ZoneGrantRecord {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *ClusterHealthRecord) GetOtherController() string {
+	if x != nil {
+		return x.OtherController
+	}
+	return ""
+}
+
+func (x *ClusterHealthRecord) GetOtherControllerAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.OtherControllerAt
+	}
+	return nil
+}
+
+// ZoneGrantRecord is when a zone's limiter last let a node pass.
+type ZoneGrantRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Zone.
+	Zone string `protobuf:"bytes,1,opt,name=zone,proto3" json:"zone,omitempty"`
+	// When.
+	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ZoneGrantRecord) Reset() {
+	*x = ZoneGrantRecord{}
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ZoneGrantRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ZoneGrantRecord) ProtoMessage() {}
+
+func (x *ZoneGrantRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ZoneGrantRecord.ProtoReflect.Descriptor instead.
+func (*ZoneGrantRecord) Descriptor() ([]byte, []int) {
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ZoneGrantRecord) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *ZoneGrantRecord) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+// NodeHealthRecord is clusters/NAME/health/NODE. A node without one is ready and heard.
+type NodeHealthRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UID.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// When it was found silent.
+	SilentAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=silent_at,json=silentAt,proto3" json:"silent_at,omitempty"`
+	// Condition Ready as it is taken: the codec's number of a Status.
+	Ready uint32 `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Since when.
+	Since *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
+	// Since when it waits for its NoExecute taint.
+	QueuedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=queued_at,json=queuedAt,proto3" json:"queued_at,omitempty"`
+	// When it got it.
+	GrantedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
+	// Its pods are yet to be marked not ready.
+	PodsPending bool `protobuf:"varint,7,opt,name=pods_pending,json=podsPending,proto3" json:"pods_pending,omitempty"`
+	// lastHeartbeatTime that the feed last told.
+	Heartbeat *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
+	// renewTime that the feed last told.
+	Renew *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=renew,proto3" json:"renew,omitempty"`
+	// The last order: conditions become Unknown.
+	OrderedUnknown bool `protobuf:"varint,10,opt,name=ordered_unknown,json=orderedUnknown,proto3" json:"ordered_unknown,omitempty"`
+	// The last order: pods are marked.
+	OrderedPods bool `protobuf:"varint,11,opt,name=ordered_pods,json=orderedPods,proto3" json:"ordered_pods,omitempty"`
+	// The last order: bit set of taints added, by the codec's numbers.
+	OrderedAdd uint32 `protobuf:"varint,12,opt,name=ordered_add,json=orderedAdd,proto3" json:"ordered_add,omitempty"`
+	// The last order: bit set of taints removed, by the codec's numbers.
+	OrderedRemove uint32 `protobuf:"varint,13,opt,name=ordered_remove,json=orderedRemove,proto3" json:"ordered_remove,omitempty"`
+	// How often a taint was taken off by somebody else.
+	Removals uint32 `protobuf:"varint,14,opt,name=removals,proto3" json:"removals,omitempty"`
+	// When that was last seen.
+	RemovedAt *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=removed_at,json=removedAt,proto3" json:"removed_at,omitempty"`
+	// The order that may be out.
+	Delivery *DeliveryRecord `protobuf:"bytes,16,opt,name=delivery,proto3" json:"delivery,omitempty"`
+	// Orders in a row that failed.
+	Attempts uint32 `protobuf:"varint,17,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// End of the back-off.
+	NotBefore *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	// Last outcome.
+	LastOutcome uint32 `protobuf:"varint,19,opt,name=last_outcome,json=lastOutcome,proto3" json:"last_outcome,omitempty"`
+	// Last message.
+	LastMessage   string `protobuf:"bytes,20,opt,name=last_message,json=lastMessage,proto3" json:"last_message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeHealthRecord) Reset() {
+	*x = NodeHealthRecord{}
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeHealthRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeHealthRecord) ProtoMessage() {}
+
+func (x *NodeHealthRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeHealthRecord.ProtoReflect.Descriptor instead.
+func (*NodeHealthRecord) Descriptor() ([]byte, []int) {
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NodeHealthRecord) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *NodeHealthRecord) GetSilentAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SilentAt
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetReady() uint32 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *NodeHealthRecord) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetQueuedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.QueuedAt
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetGrantedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.GrantedAt
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetPodsPending() bool {
+	if x != nil {
+		return x.PodsPending
+	}
+	return false
+}
+
+func (x *NodeHealthRecord) GetHeartbeat() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Heartbeat
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetRenew() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Renew
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetOrderedUnknown() bool {
+	if x != nil {
+		return x.OrderedUnknown
+	}
+	return false
+}
+
+func (x *NodeHealthRecord) GetOrderedPods() bool {
+	if x != nil {
+		return x.OrderedPods
+	}
+	return false
+}
+
+func (x *NodeHealthRecord) GetOrderedAdd() uint32 {
+	if x != nil {
+		return x.OrderedAdd
+	}
+	return 0
+}
+
+func (x *NodeHealthRecord) GetOrderedRemove() uint32 {
+	if x != nil {
+		return x.OrderedRemove
+	}
+	return 0
+}
+
+func (x *NodeHealthRecord) GetRemovals() uint32 {
+	if x != nil {
+		return x.Removals
+	}
+	return 0
+}
+
+func (x *NodeHealthRecord) GetRemovedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.RemovedAt
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetDelivery() *DeliveryRecord {
+	if x != nil {
+		return x.Delivery
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetAttempts() uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *NodeHealthRecord) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
+func (x *NodeHealthRecord) GetLastOutcome() uint32 {
+	if x != nil {
+		return x.LastOutcome
+	}
+	return 0
+}
+
+func (x *NodeHealthRecord) GetLastMessage() string {
+	if x != nil {
+		return x.LastMessage
+	}
+	return ""
+}
+
 // BlastRecord is a taint key that went beyond the blast radius, or was rejected.
 type BlastRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -606,7 +951,7 @@ type BlastRecord struct {
 
 func (x *BlastRecord) Reset() {
 	*x = BlastRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -618,7 +963,7 @@ func (x *BlastRecord) String() string {
 func (*BlastRecord) ProtoMessage() {}
 
 func (x *BlastRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[4]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -631,7 +976,7 @@ func (x *BlastRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlastRecord.ProtoReflect.Descriptor instead.
 func (*BlastRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{4}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BlastRecord) GetKey() string {
@@ -698,7 +1043,7 @@ type GuardRecord struct {
 
 func (x *GuardRecord) Reset() {
 	*x = GuardRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +1055,7 @@ func (x *GuardRecord) String() string {
 func (*GuardRecord) ProtoMessage() {}
 
 func (x *GuardRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[5]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +1068,7 @@ func (x *GuardRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GuardRecord.ProtoReflect.Descriptor instead.
 func (*GuardRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{5}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *GuardRecord) GetKey() string {
@@ -764,7 +1109,7 @@ type TaintRecord struct {
 
 func (x *TaintRecord) Reset() {
 	*x = TaintRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +1121,7 @@ func (x *TaintRecord) String() string {
 func (*TaintRecord) ProtoMessage() {}
 
 func (x *TaintRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[6]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +1134,7 @@ func (x *TaintRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaintRecord.ProtoReflect.Descriptor instead.
 func (*TaintRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{6}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TaintRecord) GetKey() string {
@@ -837,7 +1182,7 @@ type NodeRecord struct {
 
 func (x *NodeRecord) Reset() {
 	*x = NodeRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -849,7 +1194,7 @@ func (x *NodeRecord) String() string {
 func (*NodeRecord) ProtoMessage() {}
 
 func (x *NodeRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[7]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -862,7 +1207,7 @@ func (x *NodeRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeRecord.ProtoReflect.Descriptor instead.
 func (*NodeRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{7}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NodeRecord) GetUid() string {
@@ -912,7 +1257,7 @@ type TolerationRecord struct {
 
 func (x *TolerationRecord) Reset() {
 	*x = TolerationRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1269,7 @@ func (x *TolerationRecord) String() string {
 func (*TolerationRecord) ProtoMessage() {}
 
 func (x *TolerationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[8]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1282,7 @@ func (x *TolerationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TolerationRecord.ProtoReflect.Descriptor instead.
 func (*TolerationRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{8}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TolerationRecord) GetKey() string {
@@ -998,7 +1343,7 @@ type CauseRecord struct {
 
 func (x *CauseRecord) Reset() {
 	*x = CauseRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1010,7 +1355,7 @@ func (x *CauseRecord) String() string {
 func (*CauseRecord) ProtoMessage() {}
 
 func (x *CauseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[9]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1023,7 +1368,7 @@ func (x *CauseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CauseRecord.ProtoReflect.Descriptor instead.
 func (*CauseRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{9}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CauseRecord) GetKind() uint32 {
@@ -1094,7 +1439,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1451,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[10]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1464,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{10}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RequestRecord) GetId() string {
@@ -1178,7 +1523,7 @@ type DeliveryRecord struct {
 
 func (x *DeliveryRecord) Reset() {
 	*x = DeliveryRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1190,7 +1535,7 @@ func (x *DeliveryRecord) String() string {
 func (*DeliveryRecord) ProtoMessage() {}
 
 func (x *DeliveryRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[11]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1203,7 +1548,7 @@ func (x *DeliveryRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeliveryRecord.ProtoReflect.Descriptor instead.
 func (*DeliveryRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{11}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeliveryRecord) GetToken() string {
@@ -1312,7 +1657,7 @@ type EvictionRecord struct {
 
 func (x *EvictionRecord) Reset() {
 	*x = EvictionRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1324,7 +1669,7 @@ func (x *EvictionRecord) String() string {
 func (*EvictionRecord) ProtoMessage() {}
 
 func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[12]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1337,7 +1682,7 @@ func (x *EvictionRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictionRecord.ProtoReflect.Descriptor instead.
 func (*EvictionRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{12}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *EvictionRecord) GetNamespace() string {
@@ -1547,7 +1892,7 @@ type ObservationRecord struct {
 
 func (x *ObservationRecord) Reset() {
 	*x = ObservationRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1559,7 +1904,7 @@ func (x *ObservationRecord) String() string {
 func (*ObservationRecord) ProtoMessage() {}
 
 func (x *ObservationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[13]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1572,7 +1917,7 @@ func (x *ObservationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservationRecord.ProtoReflect.Descriptor instead.
 func (*ObservationRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{13}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ObservationRecord) GetDeletedAt() *timestamppb.Timestamp {
@@ -1624,7 +1969,7 @@ type ReprieveRecord struct {
 
 func (x *ReprieveRecord) Reset() {
 	*x = ReprieveRecord{}
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[14]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1636,7 +1981,7 @@ func (x *ReprieveRecord) String() string {
 func (*ReprieveRecord) ProtoMessage() {}
 
 func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_reprieve_store_v1_store_proto_msgTypes[14]
+	mi := &file_reprieve_store_v1_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1649,7 +1994,7 @@ func (x *ReprieveRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReprieveRecord.ProtoReflect.Descriptor instead.
 func (*ReprieveRecord) Descriptor() ([]byte, []int) {
-	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{14}
+	return file_reprieve_store_v1_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReprieveRecord) GetNamespace() string {
@@ -1747,7 +2092,7 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\x05actor\x18\x05 \x01(\tR\x05actor\x129\n" +
 	"\n" +
 	"created_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x120\n" +
-	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xf9\x02\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xb9\x03\n" +
 	"\rClusterRecord\x12\x1f\n" +
 	"\vcluster_uid\x18\x01 \x01(\tR\n" +
 	"clusterUid\x129\n" +
@@ -1758,7 +2103,41 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\x06policy\x18\x04 \x01(\v2\x1f.reprieve.store.v1.PolicyRecordR\x06policy\x12%\n" +
 	"\x0epolicy_version\x18\x05 \x01(\x04R\rpolicyVersion\x126\n" +
 	"\x06pauses\x18\x06 \x03(\v2\x1e.reprieve.store.v1.PauseRecordR\x06pauses\x126\n" +
-	"\x06blasts\x18\a \x03(\v2\x1e.reprieve.store.v1.BlastRecordR\x06blasts\"\x80\x02\n" +
+	"\x06blasts\x18\a \x03(\v2\x1e.reprieve.store.v1.BlastRecordR\x06blasts\x12>\n" +
+	"\x06health\x18\b \x01(\v2&.reprieve.store.v1.ClusterHealthRecordR\x06health\"\xc8\x01\n" +
+	"\x13ClusterHealthRecord\x12:\n" +
+	"\x06grants\x18\x01 \x03(\v2\".reprieve.store.v1.ZoneGrantRecordR\x06grants\x12)\n" +
+	"\x10other_controller\x18\x02 \x01(\tR\x0fotherController\x12J\n" +
+	"\x13other_controller_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x11otherControllerAt\"Q\n" +
+	"\x0fZoneGrantRecord\x12\x12\n" +
+	"\x04zone\x18\x01 \x01(\tR\x04zone\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xef\x06\n" +
+	"\x10NodeHealthRecord\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x127\n" +
+	"\tsilent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bsilentAt\x12\x14\n" +
+	"\x05ready\x18\x03 \x01(\rR\x05ready\x120\n" +
+	"\x05since\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x127\n" +
+	"\tqueued_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bqueuedAt\x129\n" +
+	"\n" +
+	"granted_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tgrantedAt\x12!\n" +
+	"\fpods_pending\x18\a \x01(\bR\vpodsPending\x128\n" +
+	"\theartbeat\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\theartbeat\x120\n" +
+	"\x05renew\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05renew\x12'\n" +
+	"\x0fordered_unknown\x18\n" +
+	" \x01(\bR\x0eorderedUnknown\x12!\n" +
+	"\fordered_pods\x18\v \x01(\bR\vorderedPods\x12\x1f\n" +
+	"\vordered_add\x18\f \x01(\rR\n" +
+	"orderedAdd\x12%\n" +
+	"\x0eordered_remove\x18\r \x01(\rR\rorderedRemove\x12\x1a\n" +
+	"\bremovals\x18\x0e \x01(\rR\bremovals\x129\n" +
+	"\n" +
+	"removed_at\x18\x0f \x01(\v2\x1a.google.protobuf.TimestampR\tremovedAt\x12=\n" +
+	"\bdelivery\x18\x10 \x01(\v2!.reprieve.store.v1.DeliveryRecordR\bdelivery\x12\x1a\n" +
+	"\battempts\x18\x11 \x01(\rR\battempts\x129\n" +
+	"\n" +
+	"not_before\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12!\n" +
+	"\flast_outcome\x18\x13 \x01(\rR\vlastOutcome\x12!\n" +
+	"\flast_message\x18\x14 \x01(\tR\vlastMessage\"\x80\x02\n" +
 	"\vBlastRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x129\n" +
 	"\n" +
@@ -1880,80 +2259,96 @@ func file_reprieve_store_v1_store_proto_rawDescGZIP() []byte {
 	return file_reprieve_store_v1_store_proto_rawDescData
 }
 
-var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_reprieve_store_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_reprieve_store_v1_store_proto_goTypes = []any{
 	(*PolicyRecord)(nil),          // 0: reprieve.store.v1.PolicyRecord
 	(*HealthFiguresRecord)(nil),   // 1: reprieve.store.v1.HealthFiguresRecord
 	(*PauseRecord)(nil),           // 2: reprieve.store.v1.PauseRecord
 	(*ClusterRecord)(nil),         // 3: reprieve.store.v1.ClusterRecord
-	(*BlastRecord)(nil),           // 4: reprieve.store.v1.BlastRecord
-	(*GuardRecord)(nil),           // 5: reprieve.store.v1.GuardRecord
-	(*TaintRecord)(nil),           // 6: reprieve.store.v1.TaintRecord
-	(*NodeRecord)(nil),            // 7: reprieve.store.v1.NodeRecord
-	(*TolerationRecord)(nil),      // 8: reprieve.store.v1.TolerationRecord
-	(*CauseRecord)(nil),           // 9: reprieve.store.v1.CauseRecord
-	(*RequestRecord)(nil),         // 10: reprieve.store.v1.RequestRecord
-	(*DeliveryRecord)(nil),        // 11: reprieve.store.v1.DeliveryRecord
-	(*EvictionRecord)(nil),        // 12: reprieve.store.v1.EvictionRecord
-	(*ObservationRecord)(nil),     // 13: reprieve.store.v1.ObservationRecord
-	(*ReprieveRecord)(nil),        // 14: reprieve.store.v1.ReprieveRecord
-	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
+	(*ClusterHealthRecord)(nil),   // 4: reprieve.store.v1.ClusterHealthRecord
+	(*ZoneGrantRecord)(nil),       // 5: reprieve.store.v1.ZoneGrantRecord
+	(*NodeHealthRecord)(nil),      // 6: reprieve.store.v1.NodeHealthRecord
+	(*BlastRecord)(nil),           // 7: reprieve.store.v1.BlastRecord
+	(*GuardRecord)(nil),           // 8: reprieve.store.v1.GuardRecord
+	(*TaintRecord)(nil),           // 9: reprieve.store.v1.TaintRecord
+	(*NodeRecord)(nil),            // 10: reprieve.store.v1.NodeRecord
+	(*TolerationRecord)(nil),      // 11: reprieve.store.v1.TolerationRecord
+	(*CauseRecord)(nil),           // 12: reprieve.store.v1.CauseRecord
+	(*RequestRecord)(nil),         // 13: reprieve.store.v1.RequestRecord
+	(*DeliveryRecord)(nil),        // 14: reprieve.store.v1.DeliveryRecord
+	(*EvictionRecord)(nil),        // 15: reprieve.store.v1.EvictionRecord
+	(*ObservationRecord)(nil),     // 16: reprieve.store.v1.ObservationRecord
+	(*ReprieveRecord)(nil),        // 17: reprieve.store.v1.ReprieveRecord
+	(*durationpb.Duration)(nil),   // 18: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 19: google.protobuf.Timestamp
 }
 var file_reprieve_store_v1_store_proto_depIdxs = []int32{
-	15, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
-	15, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
-	15, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
-	15, // 3: reprieve.store.v1.PolicyRecord.blast_window:type_name -> google.protobuf.Duration
+	18, // 0: reprieve.store.v1.PolicyRecord.default_not_ready_toleration:type_name -> google.protobuf.Duration
+	18, // 1: reprieve.store.v1.PolicyRecord.default_unreachable_toleration:type_name -> google.protobuf.Duration
+	18, // 2: reprieve.store.v1.PolicyRecord.budget_wait:type_name -> google.protobuf.Duration
+	18, // 3: reprieve.store.v1.PolicyRecord.blast_window:type_name -> google.protobuf.Duration
 	1,  // 4: reprieve.store.v1.PolicyRecord.health_figures:type_name -> reprieve.store.v1.HealthFiguresRecord
-	15, // 5: reprieve.store.v1.HealthFiguresRecord.grace:type_name -> google.protobuf.Duration
-	15, // 6: reprieve.store.v1.HealthFiguresRecord.startup_grace:type_name -> google.protobuf.Duration
-	15, // 7: reprieve.store.v1.HealthFiguresRecord.silence_window:type_name -> google.protobuf.Duration
-	16, // 8: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
-	16, // 9: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
-	16, // 10: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
-	16, // 11: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
+	18, // 5: reprieve.store.v1.HealthFiguresRecord.grace:type_name -> google.protobuf.Duration
+	18, // 6: reprieve.store.v1.HealthFiguresRecord.startup_grace:type_name -> google.protobuf.Duration
+	18, // 7: reprieve.store.v1.HealthFiguresRecord.silence_window:type_name -> google.protobuf.Duration
+	19, // 8: reprieve.store.v1.PauseRecord.created_at:type_name -> google.protobuf.Timestamp
+	19, // 9: reprieve.store.v1.PauseRecord.until:type_name -> google.protobuf.Timestamp
+	19, // 10: reprieve.store.v1.ClusterRecord.adopted_at:type_name -> google.protobuf.Timestamp
+	19, // 11: reprieve.store.v1.ClusterRecord.last_live_at:type_name -> google.protobuf.Timestamp
 	0,  // 12: reprieve.store.v1.ClusterRecord.policy:type_name -> reprieve.store.v1.PolicyRecord
 	2,  // 13: reprieve.store.v1.ClusterRecord.pauses:type_name -> reprieve.store.v1.PauseRecord
-	4,  // 14: reprieve.store.v1.ClusterRecord.blasts:type_name -> reprieve.store.v1.BlastRecord
-	16, // 15: reprieve.store.v1.BlastRecord.tripped_at:type_name -> google.protobuf.Timestamp
-	16, // 16: reprieve.store.v1.BlastRecord.rejected_at:type_name -> google.protobuf.Timestamp
-	16, // 17: reprieve.store.v1.GuardRecord.since:type_name -> google.protobuf.Timestamp
-	16, // 18: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
-	16, // 19: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
-	6,  // 20: reprieve.store.v1.NodeRecord.taints:type_name -> reprieve.store.v1.TaintRecord
-	16, // 21: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
-	5,  // 22: reprieve.store.v1.NodeRecord.guards:type_name -> reprieve.store.v1.GuardRecord
-	6,  // 23: reprieve.store.v1.CauseRecord.taint:type_name -> reprieve.store.v1.TaintRecord
-	16, // 24: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
-	8,  // 25: reprieve.store.v1.CauseRecord.toleration:type_name -> reprieve.store.v1.TolerationRecord
-	16, // 26: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
-	16, // 27: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
-	16, // 28: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
-	16, // 29: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
-	16, // 30: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
-	16, // 31: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
-	9,  // 32: reprieve.store.v1.EvictionRecord.cause:type_name -> reprieve.store.v1.CauseRecord
-	10, // 33: reprieve.store.v1.EvictionRecord.requests:type_name -> reprieve.store.v1.RequestRecord
-	11, // 34: reprieve.store.v1.EvictionRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
-	16, // 35: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
-	16, // 36: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
-	16, // 37: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
-	16, // 38: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
-	16, // 39: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
-	16, // 40: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
-	16, // 41: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
-	16, // 42: reprieve.store.v1.EvictionRecord.first_due:type_name -> google.protobuf.Timestamp
-	13, // 43: reprieve.store.v1.EvictionRecord.observed:type_name -> reprieve.store.v1.ObservationRecord
-	16, // 44: reprieve.store.v1.ObservationRecord.deleted_at:type_name -> google.protobuf.Timestamp
-	16, // 45: reprieve.store.v1.ObservationRecord.taint_since:type_name -> google.protobuf.Timestamp
-	16, // 46: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
-	16, // 47: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	7,  // 14: reprieve.store.v1.ClusterRecord.blasts:type_name -> reprieve.store.v1.BlastRecord
+	4,  // 15: reprieve.store.v1.ClusterRecord.health:type_name -> reprieve.store.v1.ClusterHealthRecord
+	5,  // 16: reprieve.store.v1.ClusterHealthRecord.grants:type_name -> reprieve.store.v1.ZoneGrantRecord
+	19, // 17: reprieve.store.v1.ClusterHealthRecord.other_controller_at:type_name -> google.protobuf.Timestamp
+	19, // 18: reprieve.store.v1.ZoneGrantRecord.at:type_name -> google.protobuf.Timestamp
+	19, // 19: reprieve.store.v1.NodeHealthRecord.silent_at:type_name -> google.protobuf.Timestamp
+	19, // 20: reprieve.store.v1.NodeHealthRecord.since:type_name -> google.protobuf.Timestamp
+	19, // 21: reprieve.store.v1.NodeHealthRecord.queued_at:type_name -> google.protobuf.Timestamp
+	19, // 22: reprieve.store.v1.NodeHealthRecord.granted_at:type_name -> google.protobuf.Timestamp
+	19, // 23: reprieve.store.v1.NodeHealthRecord.heartbeat:type_name -> google.protobuf.Timestamp
+	19, // 24: reprieve.store.v1.NodeHealthRecord.renew:type_name -> google.protobuf.Timestamp
+	19, // 25: reprieve.store.v1.NodeHealthRecord.removed_at:type_name -> google.protobuf.Timestamp
+	14, // 26: reprieve.store.v1.NodeHealthRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
+	19, // 27: reprieve.store.v1.NodeHealthRecord.not_before:type_name -> google.protobuf.Timestamp
+	19, // 28: reprieve.store.v1.BlastRecord.tripped_at:type_name -> google.protobuf.Timestamp
+	19, // 29: reprieve.store.v1.BlastRecord.rejected_at:type_name -> google.protobuf.Timestamp
+	19, // 30: reprieve.store.v1.GuardRecord.since:type_name -> google.protobuf.Timestamp
+	19, // 31: reprieve.store.v1.TaintRecord.time_added:type_name -> google.protobuf.Timestamp
+	19, // 32: reprieve.store.v1.TaintRecord.start:type_name -> google.protobuf.Timestamp
+	9,  // 33: reprieve.store.v1.NodeRecord.taints:type_name -> reprieve.store.v1.TaintRecord
+	19, // 34: reprieve.store.v1.NodeRecord.episode_start:type_name -> google.protobuf.Timestamp
+	8,  // 35: reprieve.store.v1.NodeRecord.guards:type_name -> reprieve.store.v1.GuardRecord
+	9,  // 36: reprieve.store.v1.CauseRecord.taint:type_name -> reprieve.store.v1.TaintRecord
+	19, // 37: reprieve.store.v1.CauseRecord.start:type_name -> google.protobuf.Timestamp
+	11, // 38: reprieve.store.v1.CauseRecord.toleration:type_name -> reprieve.store.v1.TolerationRecord
+	19, // 39: reprieve.store.v1.RequestRecord.not_before:type_name -> google.protobuf.Timestamp
+	19, // 40: reprieve.store.v1.RequestRecord.requested_at:type_name -> google.protobuf.Timestamp
+	19, // 41: reprieve.store.v1.DeliveryRecord.sent_at:type_name -> google.protobuf.Timestamp
+	19, // 42: reprieve.store.v1.DeliveryRecord.deadline:type_name -> google.protobuf.Timestamp
+	19, // 43: reprieve.store.v1.EvictionRecord.bound_at:type_name -> google.protobuf.Timestamp
+	19, // 44: reprieve.store.v1.EvictionRecord.due:type_name -> google.protobuf.Timestamp
+	12, // 45: reprieve.store.v1.EvictionRecord.cause:type_name -> reprieve.store.v1.CauseRecord
+	13, // 46: reprieve.store.v1.EvictionRecord.requests:type_name -> reprieve.store.v1.RequestRecord
+	14, // 47: reprieve.store.v1.EvictionRecord.delivery:type_name -> reprieve.store.v1.DeliveryRecord
+	19, // 48: reprieve.store.v1.EvictionRecord.not_before:type_name -> google.protobuf.Timestamp
+	19, // 49: reprieve.store.v1.EvictionRecord.opened_at:type_name -> google.protobuf.Timestamp
+	19, // 50: reprieve.store.v1.EvictionRecord.first_sent_at:type_name -> google.protobuf.Timestamp
+	19, // 51: reprieve.store.v1.EvictionRecord.last_sent_at:type_name -> google.protobuf.Timestamp
+	19, // 52: reprieve.store.v1.EvictionRecord.result_at:type_name -> google.protobuf.Timestamp
+	19, // 53: reprieve.store.v1.EvictionRecord.confirm_by:type_name -> google.protobuf.Timestamp
+	19, // 54: reprieve.store.v1.EvictionRecord.closed_at:type_name -> google.protobuf.Timestamp
+	19, // 55: reprieve.store.v1.EvictionRecord.first_due:type_name -> google.protobuf.Timestamp
+	16, // 56: reprieve.store.v1.EvictionRecord.observed:type_name -> reprieve.store.v1.ObservationRecord
+	19, // 57: reprieve.store.v1.ObservationRecord.deleted_at:type_name -> google.protobuf.Timestamp
+	19, // 58: reprieve.store.v1.ObservationRecord.taint_since:type_name -> google.protobuf.Timestamp
+	19, // 59: reprieve.store.v1.ReprieveRecord.created_at:type_name -> google.protobuf.Timestamp
+	19, // 60: reprieve.store.v1.ReprieveRecord.until:type_name -> google.protobuf.Timestamp
+	61, // [61:61] is the sub-list for method output_type
+	61, // [61:61] is the sub-list for method input_type
+	61, // [61:61] is the sub-list for extension type_name
+	61, // [61:61] is the sub-list for extension extendee
+	0,  // [0:61] is the sub-list for field type_name
 }
 
 func init() { file_reprieve_store_v1_store_proto_init() }
@@ -1961,14 +2356,14 @@ func file_reprieve_store_v1_store_proto_init() {
 	if File_reprieve_store_v1_store_proto != nil {
 		return
 	}
-	file_reprieve_store_v1_store_proto_msgTypes[8].OneofWrappers = []any{}
+	file_reprieve_store_v1_store_proto_msgTypes[11].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_reprieve_store_v1_store_proto_rawDesc), len(file_reprieve_store_v1_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
