@@ -352,7 +352,7 @@ func (h *healthOwner) put(c Change, then func()) {
 // flush hands what was changed to the committer.
 func (h *healthOwner) flush() {
 	if len(h.out) > 0 {
-		h.core.committer.inbox.put(h.out...)
+		h.core.committer.put(h.out...)
 		h.out = nil
 	}
 }
