@@ -76,7 +76,8 @@ type healthOwner struct {
 	out     []pending
 }
 
-// healthNode is the orders of a node: those whose health is stored have one.
+// healthNode is the orders of a node: those have one whose health is stored, or of
+// which something is wanted.
 type healthNode struct {
 	name string
 	// stored is what is on disk, or on its way; nil if nothing is.
@@ -325,7 +326,7 @@ func (h *healthOwner) storeThen(n *healthNode, then func()) {
 			h.put(deleteHealth(h.cl.name, n.name), then)
 			n.stored = nil
 		}
-		if n.offer == nil && !n.settleAt.After(h.now) {
+		if _, wanted := h.machine.Want(n.name); !wanted && n.offer == nil && !n.settleAt.After(h.now) {
 			delete(h.nodes, n.name)
 		}
 		return

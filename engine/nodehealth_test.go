@@ -202,6 +202,28 @@ func TestNodeHealthEnforced(t *testing.T) {
 	}
 }
 
+// TestNodeHealthOfTheList is wanted before anything is live, and while a pause holds it.
+func TestNodeHealthOfTheList(t *testing.T) {
+	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce)
+	w.nodes["a"], w.nodes["b"] = wellNode("a"), wellNode("b")
+	w.nodes["a"].Conditions[health.CondDiskPressure] = health.StatusTrue
+	if _, err := w.eng.Pause(t.Context(), cluster, engine.Pause{Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.list()
+	w.pass(10 * time.Second)
+	if n := w.nodes["a"]; n.Taints != 0 {
+		t.Fatalf("tainted %s under a pause", n.Taints)
+	}
+	if _, err := w.eng.Resume(t.Context(), engine.PauseScope{Cluster: cluster}, false); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(2 * time.Second)
+	if n := w.nodes["a"]; n.Taints != health.Set(health.DiskPressure) {
+		t.Errorf("N4: tainted %s", n.Taints)
+	}
+}
+
 func TestNodeHealthObservedChangesNothing(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthObserve, "a", "b", "c")
 	w.deaf["a"] = true

@@ -166,6 +166,8 @@ func (m *Machine) FeedLive(now time.Time) {
 			m.remove(n)
 		}
 	}
+	// What the list showed was wanted by nobody before.
+	m.touchAll()
 	m.settle()
 }
 

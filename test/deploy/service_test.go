@@ -51,7 +51,7 @@ func start(t *testing.T) *running {
 	if err := os.WriteFile(filepath.Join(dir, "tokens.yaml"), []byte(tokens), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	conf := "auth: {tokens_file: " + filepath.Join(dir, "tokens.yaml") + "}\n"
+	conf := "auth: {tokens_file: " + filepath.Join(dir, "tokens.yaml") + "}\ndefaults: {node_health: enforce}\n"
 	if err := os.WriteFile(filepath.Join(dir, "reprieved.yaml"), []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -153,26 +153,28 @@ func (r *running) feed(first ...*reprievev1.Event) (send func(...*reprievev1.Eve
 	}
 }
 
-// evict answers one order, and once with a token that nobody has.
+// evict answers one order for a pod and one for a node, and once with a token that nobody has.
 func (r *running) evict() {
 	r.t.Helper()
 	stream, err := reprievev1.NewEvictionServiceClient(r.conn).Evict(r.as("agent"))
 	r.fatal(err)
-	answer := func(token string) {
+	answer := func(token string, outcome reprievev1.Outcome) {
 		r.fatal(stream.Send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Result{
-			Result: &reprievev1.Result{Token: token, Outcome: reprievev1.Outcome_OUTCOME_EVICTED},
+			Result: &reprievev1.Result{Token: token, Outcome: outcome},
 		}}))
 	}
 	r.fatal(stream.Send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Hello{
-		Hello: &reprievev1.ExecutorHello{ExecutorId: "executor", Clusters: []string{"east"}, Capacity: 10},
+		Hello: &reprievev1.ExecutorHello{ExecutorId: "executor", Clusters: []string{"east"}, Capacity: 10, NodeOrders: true},
 	}}))
-	for acks := 0; acks < 2; {
+	for acks := 0; acks < 3; {
 		m, err := stream.Recv()
 		r.fatal(err)
 		switch {
+		case m.GetOrder().GetUpdateNode() != nil:
+			answer(m.GetOrder().GetToken(), reprievev1.Outcome_OUTCOME_APPLIED)
 		case m.GetOrder() != nil:
-			answer(m.GetOrder().GetToken())
-			answer("of-nobody")
+			answer(m.GetOrder().GetToken(), reprievev1.Outcome_OUTCOME_EVICTED)
+			answer("of-nobody", reprievev1.Outcome_OUTCOME_EVICTED)
 		case m.GetResultAck() != nil:
 			acks++
 		}
@@ -196,7 +198,7 @@ func (r *running) busy() {
 	pod := &reprievev1.Pod{Namespace: "shop", Name: "web", Uid: "uid-web", NodeName: "n1", Phase: "Running"}
 	send := r.feed(upsert(&reprievev1.Node{Name: "n1", Uid: "uid-n1", Taints: []*reprievev1.Taint{
 		{Key: "broken", Effect: "NoExecute"}, {Key: "strange", Effect: "NoSuchEffect"},
-	}}), upsert(pod))
+	}, Conditions: []*reprievev1.NodeCondition{{Type: "Ready", Status: "True"}, {Type: "MemoryPressure", Status: "True"}}}), upsert(pod))
 	r.evict()
 	// Terminating is what closes it.
 	send(&reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_DELETE, Object: &reprievev1.Event_Pod{Pod: pod}})
