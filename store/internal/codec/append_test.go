@@ -86,16 +86,6 @@ func encodeToleration(t *corev1.Toleration) *storev1.TolerationRecord {
 	}
 }
 
-func encodeDelivery(n *numbers, d *engine.Delivery) *storev1.DeliveryRecord {
-	if d == nil {
-		return nil
-	}
-	return &storev1.DeliveryRecord{
-		Token: d.Token, ExecutorId: d.ExecutorID, SentAt: stamp(d.SentAt), Deadline: stamp(d.Deadline),
-		Recall: put(n, recallReasons, d.Recall), RecallCause: put(n, cancelCauses, d.RecallCause),
-	}
-}
-
 func encodeObservation(n *numbers, o *engine.Observation) *storev1.ObservationRecord {
 	if o == nil {
 		return nil

@@ -54,6 +54,16 @@ func DecodeHealth(cluster, name string, b []byte) (*engine.NodeHealthRecord, err
 	return r, n.err
 }
 
+func encodeDelivery(n *numbers, d *engine.Delivery) *storev1.DeliveryRecord {
+	if d == nil {
+		return nil
+	}
+	return &storev1.DeliveryRecord{
+		Token: d.Token, ExecutorId: d.ExecutorID, SentAt: stamp(d.SentAt), Deadline: stamp(d.Deadline),
+		Recall: put(n, recallReasons, d.Recall), RecallCause: put(n, cancelCauses, d.RecallCause),
+	}
+}
+
 func encodeTaints(n *numbers, set health.TaintSet) (bits uint32) {
 	for _, t := range set.List() {
 		bits |= 1 << put(n, healthTaints, t)
