@@ -24,6 +24,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 const cluster = "prod"
 
+var podNames = []string{"a", "b", "c", "d", "e"}
+
 // TestPropertyMem drives the engine with random clusters against the model.
 // REPRIEVE_CASES or -rapid.checks change the number of cases.
 func TestPropertyMem(t *testing.T) {
@@ -134,6 +136,11 @@ func runInBubble(rt *rapid.T, open engine.StoreOpener) {
 	defer d.Close(ctx)
 	r.d, d.OnOrder = d, r.left
 	r.must(d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{UnlimitedRate: true}, Fields: engine.PolicyRate}))
+	for _, name := range podNames {
+		if rapid.IntRange(0, 3).Draw(rt, "lingers") == 0 {
+			r.linger(name)
+		}
+	}
 	for range rapid.IntRange(1, 3).Draw(rt, "nodes") {
 		r.addNode()
 	}
@@ -273,7 +280,7 @@ func (r *rig) drawTolerations() []corev1.Toleration {
 }
 
 func (r *rig) addPod() *mPod {
-	name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r.T, "new pod")
+	name := rapid.SampledFrom(podNames).Draw(r.T, "new pod")
 	for _, p := range r.m.pods {
 		if p.name == name {
 			return nil
@@ -497,16 +504,14 @@ func describe(open map[string]*engine.EvictionRecord) (out []string) {
 func (r *rig) executorStep(kind string) {
 	switch kind {
 	case "outcome":
-		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r.T, "outcome of")
+		name := rapid.SampledFrom(podNames).Draw(r.T, "outcome of")
 		o := rapid.SampledFrom([]engine.Outcome{
 			engine.OutcomeEvicted, engine.OutcomeGone, engine.OutcomeDenied, engine.OutcomeFailed, engine.OutcomeStale,
 			engine.OutcomeBlocked, engine.OutcomeNoAnswer,
 		}).Draw(r.T, "outcome")
 		r.d.SetOutcome(cluster, "default", name, o)
 	case "linger":
-		name := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(r.T, "lingers")
-		r.lingers[name] = !r.lingers[name]
-		r.d.SetLinger(cluster, "default", name, r.lingers[name])
+		r.linger(rapid.SampledFrom(podNames).Draw(r.T, "lingers"))
 	case "staleAnswer":
 		if len(r.oldTokens) == 0 {
 			return
@@ -521,6 +526,12 @@ func (r *rig) executorStep(kind string) {
 			r.Fatalf("I6: an old token changed %v to %v", describe(before), describe(after))
 		}
 	}
+}
+
+// linger makes pods of a name stay although they are reported gone, or go again.
+func (r *rig) linger(name string) {
+	r.lingers[name] = !r.lingers[name]
+	r.d.SetLinger(cluster, "default", name, r.lingers[name])
 }
 
 func (r *rig) adminStep(kind string) {
@@ -869,7 +880,7 @@ func (r *rig) finish() {
 	if r.m.shadow {
 		r.adminStep("mode")
 	}
-	for _, name := range []string{"a", "b", "c", "d", "e"} {
+	for _, name := range podNames {
 		r.d.SetOutcome(cluster, "default", name, engine.OutcomeEvicted)
 		r.d.SetLinger(cluster, "default", name, false)
 		r.lingers[name] = false

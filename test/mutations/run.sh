@@ -25,6 +25,7 @@ for patch in test/mutations/*.patch; do
     echo "$name: NOT noticed by $test"
     failed=1
   elif ! grep -q -- '--- FAIL: ' "$work/log"; then
+    echo "$name: does not build, or the test did not run:"
     cat "$work/log"
     failed=1
   else
