@@ -87,6 +87,8 @@ type lister struct {
 	after *listCursor
 	// page has the first Limit+1 of what was read so far, in order.
 	page []Version
+	// got and merged are room, for what a shard gives and for the next page.
+	got, merged []Version
 }
 
 // readShard adds a shard's evictions, cluster by cluster and in turns.
@@ -102,7 +104,7 @@ func (l *lister) readShard(ctx context.Context, c *core, s *shard) error {
 		return err
 	}
 	for _, name := range names {
-		var got []Version
+		got := l.got[:0]
 		for from, more := l.after, true; more; {
 			err := c.ask(ctx, s, func(s *shard) {
 				more = false
@@ -114,6 +116,7 @@ func (l *lister) readShard(ctx context.Context, c *core, s *shard) error {
 				return err
 			}
 		}
+		l.got = got
 		l.merge(got)
 	}
 	return nil
@@ -127,11 +130,11 @@ func (l *lister) beyond(at listCursor) bool {
 // merge puts evictions into the page that are in order among themselves.
 func (l *lister) merge(got []Version) {
 	if len(l.page) == 0 {
-		l.page = got
+		l.page, l.got = got, l.page
 		return
 	}
 	had := l.page
-	l.page = make([]Version, 0, min(len(had)+len(got), l.q.Limit+1))
+	l.page, l.merged = slices.Grow(l.merged[:0], min(len(had)+len(got), l.q.Limit+1)), had
 	for len(l.page) <= l.q.Limit && len(had)+len(got) > 0 {
 		next := &had
 		if len(had) == 0 || len(got) > 0 && got[0].place().compare(had[0].place()) < 0 {
