@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -18,7 +19,7 @@ import (
 // controlFields are the controls and the fields that each takes.
 var controlFields = map[ControlKind][]string{
 	Synced: nil, FeedLost: nil, Pause: nil, Resume: nil,
-	Restart: {"down"}, Policy: {"policy"}, Executor: {"pod", "node", "outcome"},
+	Restart: {"down"}, Policy: {"policy"}, Executor: {"pod", "node", "outcome"}, Renew: {"nodes", "every", "until"},
 }
 
 // control interprets a control line.
@@ -30,7 +31,7 @@ func (r *Reader) control(e *Entry, fields map[string]json.RawMessage) error {
 	c := &Control{Kind: ControlKind(kind)}
 	takes, known := controlFields[c.Kind]
 	if !known {
-		return &Error{Pos: e.Pos, Reason: fmt.Sprintf("unknown control %q", kind), Hint: "controls are synced, restart, feed-lost, pause, resume, policy, executor"}
+		return &Error{Pos: e.Pos, Reason: fmt.Sprintf("unknown control %q", kind), Hint: "controls are synced, restart, feed-lost, pause, resume, policy, executor, renew"}
 	}
 	if err := only(e.Pos, "control "+kind, fields, append([]string{"control"}, takes...)...); err != nil {
 		return err
@@ -43,6 +44,8 @@ func (r *Reader) control(e *Entry, fields map[string]json.RawMessage) error {
 		err = c.readPolicy(fields["policy"])
 	case c.Kind == Executor:
 		err = c.readExecutor(fields)
+	case c.Kind == Renew:
+		err = c.readRenew(fields, e.At)
 	}
 	if err != nil {
 		return &Error{Pos: e.Pos, Reason: "control " + kind + ": " + err.Error()}
@@ -156,6 +159,38 @@ func enumWords(e protoreflect.EnumDescriptor) string {
 		}
 	}
 	return strings.Join(words, ", ")
+}
+
+// renewEvery is how often a kubelet renews its lease, by default; minRenewEvery and
+// maxRenewals bound what one line stands for.
+const (
+	renewEvery    = 10 * time.Second
+	minRenewEvery = 100 * time.Millisecond
+	maxRenewals   = 1_000_000
+)
+
+func (c *Control) readRenew(fields map[string]json.RawMessage, at time.Duration) (err error) {
+	if json.Unmarshal(fields["nodes"], &c.Nodes) != nil || len(c.Nodes) == 0 {
+		return errors.New("nodes is not a list of nodes' names")
+	}
+	c.Every = renewEvery
+	if fields["every"] != nil {
+		if c.Every, err = duration(fields, "every"); err != nil {
+			return err
+		}
+	}
+	if c.Until, err = duration(fields, "until"); err != nil {
+		return err
+	}
+	switch {
+	case c.Until < at:
+		return fmt.Errorf("until %s is before %s, when it begins", c.Until, at)
+	case c.Every < minRenewEvery:
+		return fmt.Errorf("every %s is less than %s", c.Every, minRenewEvery)
+	case int64((c.Until-at)/c.Every+1) > maxRenewals/int64(len(c.Nodes)):
+		return fmt.Errorf("it stands for more than %d leases", maxRenewals)
+	}
+	return nil
 }
 
 // answers are those to an order for a pod, and to one for a node.

@@ -32,6 +32,8 @@ const (
 	Resume   ControlKind = "resume"
 	Policy   ControlKind = "policy"
 	Executor ControlKind = "executor"
+	// Renew stands for leases that are renewed again and again.
+	Renew ControlKind = "renew"
 )
 
 // DefaultCluster is the cluster of entries that name none.
@@ -71,6 +73,9 @@ type Control struct {
 	Kind ControlKind
 	// Down is for Restart.
 	Down time.Duration
+	// Nodes, Every and Until (from the start) are for Renew.
+	Nodes        []string
+	Every, Until time.Duration
 	// Policy and PolicyFields (field mask paths) are for Policy.
 	Policy       *reprievev1.ClusterPolicy
 	PolicyFields []string

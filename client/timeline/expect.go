@@ -11,12 +11,34 @@ import (
 	"time"
 )
 
-// Expectation says which orders must come of a timeline, and that no others may.
+// Expectation says which orders must come of a timeline, and that no others may; and
+// if it has Health, the same of what happens to nodes.
 type Expectation struct {
 	Name  string          `json:"name"`
 	Why   string          `json:"why"`
 	Until Duration        `json:"until"`
 	Evict []ExpectedOrder `json:"evict"`
+	// Health is what must happen to nodes' health, and nothing else may; absent if
+	// nothing is said of it.
+	Health []ExpectedHealth `json:"health,omitempty"`
+}
+
+// ExpectedHealth is one thing that must happen to a node, or with Node empty to a
+// cluster's node health.
+type ExpectedHealth struct {
+	Cluster string `json:"cluster,omitempty"`
+	Node    string `json:"node,omitempty"`
+	// Event is its kind, as replay prints it; Taint is KEY:EFFECT, of tainted and untainted.
+	Event     string   `json:"event"`
+	Taint     string   `json:"taint,omitempty"`
+	At        Duration `json:"at"`
+	Tolerance Duration `json:"tolerance"`
+}
+
+// SeenHealth is something that happened to a node's health.
+type SeenHealth struct {
+	Cluster, Node, Event, Taint string
+	At                          time.Duration
 }
 
 // ExpectedOrder is one order that must be sent.
@@ -63,7 +85,7 @@ func ReadExpectation(r io.Reader, name string) (*Expectation, error) {
 	dec.DisallowUnknownFields()
 	var e Expectation
 	if err := dec.Decode(&e); err != nil {
-		return bad(err.Error(), "it has name, why, until and evict")
+		return bad(err.Error(), "it has name, why, until, evict and health")
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return bad("there is something after its end", "one file has one expectation")
@@ -86,7 +108,68 @@ func ReadExpectation(r io.Reader, name string) (*Expectation, error) {
 			return bad(fmt.Sprintf("evict %d: at %s is after until %s", i+1, time.Duration(w.At), time.Duration(e.Until)), "")
 		}
 	}
+	for i := range e.Health {
+		w := &e.Health[i]
+		if w.Cluster == "" {
+			w.Cluster = DefaultCluster
+		}
+		switch {
+		case w.Event == "":
+			return bad(fmt.Sprintf("health %d: event is missing", i+1), "")
+		case w.At < 0 || w.Tolerance < 0:
+			return bad(fmt.Sprintf("health %d: at and tolerance are not below zero", i+1), "")
+		case w.At > e.Until:
+			return bad(fmt.Sprintf("health %d: at %s is after until %s", i+1, time.Duration(w.At), time.Duration(e.Until)), "")
+		}
+	}
 	return &e, nil
+}
+
+// CompareHealth is Compare for what happened to nodes' health. It finds nothing if
+// the expectation says nothing of it.
+func (e *Expectation) CompareHealth(seen []SeenHealth) (diff []string) {
+	if e.Health == nil {
+		return nil
+	}
+	missing := slices.Repeat([]bool{true}, len(e.Health))
+	for _, s := range seen {
+		if s.At > time.Duration(e.Until) {
+			break
+		}
+		if i := e.findHealth(s, missing); i >= 0 {
+			missing[i] = false
+			continue
+		}
+		diff = append(diff, "+ "+s.String())
+	}
+	for i, m := range missing {
+		if w := &e.Health[i]; m {
+			diff = append(diff, fmt.Sprintf("- %s was expected, within %s",
+				SeenHealth{w.Cluster, w.Node, w.Event, w.Taint, time.Duration(w.At)}, time.Duration(w.Tolerance)))
+		}
+	}
+	return diff
+}
+
+// findHealth is find for what happened to nodes' health.
+func (e *Expectation) findHealth(s SeenHealth, missing []bool) int {
+	found := -1
+	for i := range e.Health {
+		w := &e.Health[i]
+		off := s.At - time.Duration(w.At)
+		if !missing[i] || w.Cluster != s.Cluster || w.Node != s.Node || w.Event != s.Event || w.Taint != s.Taint || max(off, -off) > time.Duration(w.Tolerance) {
+			continue
+		}
+		if found < 0 || w.At+w.Tolerance < e.Health[found].At+e.Health[found].Tolerance {
+			found = i
+		}
+	}
+	return found
+}
+
+// String is the event in a line.
+func (s SeenHealth) String() string {
+	return fmt.Sprintf("at %s: %s", s.At, strings.Join(strings.Fields(strings.Join([]string{s.Cluster, s.Node, s.Event, s.Taint}, " ")), " "))
 }
 
 // Compare returns a line for each order that was not expected (+), then one for

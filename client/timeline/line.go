@@ -11,7 +11,7 @@ import (
 )
 
 // envelope are the fields that a timeline line may have.
-var envelope = []string{"at", "cluster", "type", "object", "control", "down", "policy", "pod", "node", "outcome"}
+var envelope = []string{"at", "cluster", "type", "object", "control", "down", "policy", "pod", "node", "outcome", "nodes", "every", "until"}
 
 // clusterName is a DNS label, as clusters are named.
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/reprieve-dev/reprieve/client/timeline"
+	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/internal/replay"
 	"github.com/reprieve-dev/reprieve/internal/wire"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -19,6 +21,7 @@ import (
 type replayFlags struct {
 	until         time.Duration
 	expect, epoch string
+	nodeHealth    string
 	start         time.Time
 }
 
@@ -34,9 +37,14 @@ scheduled, rescheduled, cancelled, held, ordered, closed; with -n those of one n
 Times are Go durations from the start. No service is needed and nothing is changed
 anywhere.
 
+A timeline with the nodes' leases also shows node health, as mode OBSERVE unless the
+timeline's policy or --node-health says otherwise: ready, not-ready and unknown nodes,
+tainted and untainted ones, and what is held. After its last line no leases are seen.
+
 --expect FILE compares the orders that were sent with an expectation (JSON: name, until,
-evict: a list of pod, uid, at, tolerance, cluster) and exits 1 with the differences; its
-"until" holds unless --until is given.`,
+evict: a list of pod, uid, at, tolerance, cluster; health: a list of node, event, taint,
+at, tolerance, cluster) and exits 1 with the differences; its "until" holds unless --until
+is given.`,
 		Example: `  reprieve replay drain-node.jsonl
   reprieve replay drain-node.jsonl --expect drain-node.expect.json
   reprieve replay drain-node.jsonl --until 10m -o json`,
@@ -60,6 +68,7 @@ evict: a list of pod, uid, at, tolerance, cluster) and exits 1 with the differen
 	}
 	cmd.Flags().DurationVar(&f.until, "until", 0, "end of the replay, from the start (default: when nothing more can happen)")
 	cmd.Flags().StringVar(&f.expect, "expect", "", "file with the orders that must be sent; exit 1 if they differ")
+	cmd.Flags().StringVar(&f.nodeHealth, "node-health", "", "off, observe or enforce (default: observe if there are leases, else off)")
 	cmd.Flags().StringVar(&f.epoch, "epoch", "", "start of time, RFC 3339 (default 2026-01-01T00:00:00Z)")
 	return cmd
 }
@@ -86,14 +95,26 @@ func (a *app) replay(ctx context.Context, f replayFlags, files []string) error {
 	}
 	defer closeAll()
 	opts := replay.Options{Open: mem.New().Open, Until: f.until, Epoch: f.start, Warn: a.warn}
+	if f.nodeHealth != "" {
+		mode, err := parseWord("--node-health", "NODE_HEALTH_MODE_", f.nodeHealth, reprievev1.NodeHealthMode_value)
+		if err != nil {
+			return err
+		}
+		opts.NodeHealth = engine.NodeHealth(mode)
+	}
 	for _, in := range inputs {
 		opts.Sources = append(opts.Sources, replay.Source{Name: in.name, R: in.r})
 	}
-	if want == nil {
-		opts.OnEvent = func(ev replay.Event) {
-			if a.flags.namespace == "" || a.flags.namespace == ev.Eviction.Namespace {
-				a.printReplayEvent(ev, f.start)
-			}
+	var seen []timeline.SeenHealth
+	opts.OnEvent = func(ev replay.Event) {
+		switch h := ev.Health; {
+		case want != nil && h != nil:
+			seen = append(seen, timeline.SeenHealth{Cluster: h.Cluster, Node: h.Node, Event: ev.Kind, Taint: h.Taint, At: ev.At})
+		case want != nil:
+		case h != nil:
+			a.printHealthEvent(ev)
+		case a.flags.namespace == "" || a.flags.namespace == ev.Eviction.Namespace:
+			a.printReplayEvent(ev, f.start)
 		}
 	}
 	orders, err := replay.Run(ctx, opts)
@@ -104,12 +125,12 @@ func (a *app) replay(ctx context.Context, f replayFlags, files []string) error {
 	for _, o := range orders {
 		sent = append(sent, timeline.SentOrder{Cluster: o.Cluster, Namespace: o.Namespace, Pod: o.Pod, UID: o.UID, At: o.At})
 	}
-	return a.compare(want, sent)
+	return a.compare(want, sent, seen)
 }
 
-// compare prints how the orders differ from what was expected.
-func (a *app) compare(want *timeline.Expectation, sent []timeline.SentOrder) error {
-	diff := want.Compare(sent)
+// compare prints how what happened differs from what was expected.
+func (a *app) compare(want *timeline.Expectation, sent []timeline.SentOrder, seen []timeline.SeenHealth) error {
+	diff := append(want.Compare(sent), want.CompareHealth(seen)...)
 	if len(diff) == 0 {
 		fmt.Fprintf(a.Out, "%s: as expected, %s\n", cleanText(want.Name), plural(uint64(len(sent)), "order", "orders"))
 		return nil
@@ -139,16 +160,33 @@ func seconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + "s"
 }
 
-func (a *app) printReplayEvent(ev replay.Event, start time.Time) {
-	e := wire.Eviction(ev.Eviction)
-	line := replayEvent{
-		At: seconds(ev.At), Cluster: e.GetCluster(), Event: ev.Kind, Namespace: e.GetNamespace(), Pod: e.GetPod(), UID: e.GetUid(), Node: e.GetNode(),
-		Due: seconds(e.GetDueTime().AsTime().Sub(start)), Reason: replayReason(ev.Kind, e),
-	}
+// healthEvent is one line of -o json that tells of node health. Node is empty in
+// what concerns the whole cluster.
+type healthEvent struct {
+	At      string `json:"at"`
+	Cluster string `json:"cluster"`
+	Event   string `json:"event"`
+	Node    string `json:"node,omitempty"`
+	Taint   string `json:"taint,omitempty"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+func (a *app) printHealthEvent(ev replay.Event) {
+	h := ev.Health
+	line := healthEvent{At: seconds(ev.At), Cluster: h.Cluster, Event: ev.Kind, Node: h.Node, Taint: h.Taint, Reason: h.Reason}
 	if a.flags.output == outputTable {
-		fmt.Fprintln(a.Out, cleanText(fmt.Sprintf("%10s  %-11s  %s  %s  %s  due %s  %s", line.At, line.Event, line.Cluster, podWord(line.Namespace, line.Pod), line.Node, line.Due, line.Reason)))
+		what := strings.Join(strings.Fields(strings.Join([]string{h.Node, shortKey(h.Taint), h.Reason}, "  ")), " ")
+		if h.Node != "" {
+			what = "node " + what
+		}
+		fmt.Fprintln(a.Out, strings.TrimRight(cleanText(fmt.Sprintf("%10s  %-11s  %s  %s", line.At, line.Event, line.Cluster, what)), " "))
 		return
 	}
+	a.printEvent(line)
+}
+
+// printEvent prints one event as a line of JSON, or as a YAML document.
+func (a *app) printEvent(line any) {
 	if a.flags.output == outputYAML {
 		fmt.Fprintln(a.Out, "---")
 		if err := a.printValue(line); err != nil {
@@ -162,6 +200,19 @@ func (a *app) printReplayEvent(ev replay.Event, start time.Time) {
 		return
 	}
 	fmt.Fprintf(a.Out, "%s\n", b)
+}
+
+func (a *app) printReplayEvent(ev replay.Event, start time.Time) {
+	e := wire.Eviction(ev.Eviction)
+	line := replayEvent{
+		At: seconds(ev.At), Cluster: e.GetCluster(), Event: ev.Kind, Namespace: e.GetNamespace(), Pod: e.GetPod(), UID: e.GetUid(), Node: e.GetNode(),
+		Due: seconds(e.GetDueTime().AsTime().Sub(start)), Reason: replayReason(ev.Kind, e),
+	}
+	if a.flags.output == outputTable {
+		fmt.Fprintln(a.Out, cleanText(fmt.Sprintf("%10s  %-11s  %s  %s  %s  due %s  %s", line.At, line.Event, line.Cluster, podWord(line.Namespace, line.Pod), line.Node, line.Due, line.Reason)))
+		return
+	}
+	a.printEvent(line)
 }
 
 // replayReason is why an event happened: the hold, the close reason, or the cause.

@@ -30,12 +30,27 @@ type Driver struct {
 	removed map[string]bool
 	tokens  int
 	seen    map[string]*engine.EvictionRecord
+	// seenHealth is what was last told of each cluster's node health.
+	seenHealth map[string]*healthSeen
+	// lastNews is when something last happened.
+	lastNews time.Duration
 
 	mu       sync.Mutex // guards what follows: orders come from the engine's goroutines
 	outcomes map[podKey]engine.Outcome
 	lingers  map[podKey]bool
 	orders   []Order
 	taken    []*engine.EvictionRecord
+	// nodeOutcomes are the executor's answers for nodes; nodeTaken are the orders for
+	// nodes that it carried out.
+	nodeOutcomes map[nodeKey]engine.Outcome
+	nodeTaken    []*engine.NodeOrder
+
+	// NodeHealth is the clusters' mode of node health where no policy says another; it
+	// is set before the first event.
+	NodeHealth engine.NodeHealth
+	// LeasesUntil is until when, from the start, the feeds tell of leases where node
+	// health is on. After it the service is blind to heartbeats.
+	LeasesUntil time.Duration
 
 	// OnEvent, if set, is told what happens to evictions, in order.
 	OnEvent func(Event)
@@ -52,6 +67,18 @@ type feed struct {
 	sequence uint64
 	synced   bool
 	batch    []engine.Event
+	// objects are the cluster's as the feed last showed them.
+	objects map[string]shown
+	serial  int
+	// tickAt is when the feed tells of leases next.
+	tickAt time.Time
+	asked
+}
+
+// asked is what the service asks of a feed, guarded by the driver's mu.
+type asked struct {
+	health engine.NodeHealth
+	relist bool
 }
 
 // Order is an order that the engine sent.
@@ -64,13 +91,16 @@ type Order struct {
 	Record  *engine.EvictionRecord
 }
 
-// Event is something that happened to an eviction.
+// Event is something that happened to an eviction, or to a node's health.
 type Event struct {
 	// At is from the start.
 	At time.Duration
-	// Kind is scheduled, rescheduled, cancelled, held, ordered or closed.
+	// Kind is scheduled, rescheduled, cancelled, held, ordered or closed of an
+	// eviction, and one of those of [HealthEvent].
 	Kind     string
 	Eviction *engine.EvictionRecord
+	// Health is set, and Eviction is not, where node health is told of.
+	Health *HealthEvent
 }
 
 // NewDriver starts an engine over the store that open opens, at the instant start.
@@ -78,11 +108,16 @@ func NewDriver(ctx context.Context, open engine.StoreOpener, start time.Time, sh
 	d := &Driver{
 		clock: clock.NewVirtual(start), start: start, removed: map[string]bool{},
 		outcomes: map[podKey]engine.Outcome{}, lingers: map[podKey]bool{}, seen: map[string]*engine.EvictionRecord{},
+		nodeOutcomes: map[nodeKey]engine.Outcome{}, seenHealth: map[string]*healthSeen{},
 	}
 	d.opts = engine.Options{
 		Clock: d.clock, Open: open, Shards: shards, FeedTimeout: -1, PruneEvery: -1,
 		ClusterPolicy: func(string) engine.PolicyPatch {
-			return engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce}, Fields: engine.PolicyMode}
+			p := engine.PolicyPatch{Policy: engine.Policy{Mode: engine.ModeEnforce, NodeHealth: d.NodeHealth}, Fields: engine.PolicyMode}
+			if d.NodeHealth != engine.NodeHealthUnspecified {
+				p.Fields |= engine.PolicyNodeHealth
+			}
+			return p
 		},
 		Jitter:   func(d time.Duration) time.Duration { return d },
 		NewToken: d.newToken,
@@ -110,7 +145,7 @@ func (d *Driver) boot(ctx context.Context) error {
 	if d.watcher, err = d.eng.Watch(rev); err != nil {
 		return err
 	}
-	d.executor, err = d.eng.AttachExecutor(engine.ExecutorHello{ID: "replay", Clusters: []string{"*"}, Capacity: 1 << 20}, d)
+	d.executor, err = d.eng.AttachExecutor(engine.ExecutorHello{ID: "replay", Clusters: []string{"*"}, Capacity: 1 << 20, NodeOrders: true}, d)
 	return err
 }
 
@@ -122,6 +157,10 @@ func (d *Driver) Now() time.Duration { return d.clock.Now().Sub(d.start) }
 
 // Order takes an order and answers it at once. It implements [engine.OrderSink].
 func (d *Driver) Order(o engine.Order) bool {
+	if o.Node != nil {
+		d.nodeOrder(o)
+		return true
+	}
 	r := o.Eviction
 	d.mu.Lock()
 	outcome, ok := d.outcomes[podKey{r.Cluster, r.Namespace, r.Pod}]
@@ -189,7 +228,7 @@ func (d *Driver) AdvanceTo(ctx context.Context, t time.Duration) error {
 	}
 	target := d.start.Add(t)
 	for {
-		next, ok := d.clock.Next()
+		next, ok := d.next()
 		if !ok || !next.Before(target) {
 			d.clock.Set(target)
 			return nil
@@ -205,23 +244,25 @@ func (d *Driver) RunUntil(ctx context.Context, t time.Duration) error {
 	if err := d.AdvanceTo(ctx, t); err != nil {
 		return err
 	}
-	return d.fireThrough(ctx, t)
+	return d.fireThrough(ctx, t, func() bool { return false })
 }
 
 // RunOut lets time pass until nothing is left that time could change, but not
-// beyond limit.
+// beyond limit. Node health looks at the time for ever: where it is on, nothing is
+// left when nothing has happened for a while and no pod waits.
 func (d *Driver) RunOut(ctx context.Context, limit time.Duration) error {
 	if err := d.flush(ctx); err != nil {
 		return err
 	}
-	return d.fireThrough(ctx, limit)
+	return d.fireThrough(ctx, limit, d.over)
 }
 
-// fireThrough fires one instant after the other, up to and including t.
-func (d *Driver) fireThrough(ctx context.Context, t time.Duration) error {
+// fireThrough fires one instant after the other, up to and including t, or until
+// over says so.
+func (d *Driver) fireThrough(ctx context.Context, t time.Duration, over func() bool) error {
 	for {
-		next, ok := d.clock.Next()
-		if !ok || next.After(d.start.Add(t)) {
+		next, ok := d.next()
+		if !ok || next.After(d.start.Add(t)) || over() {
 			return nil
 		}
 		if err := d.fire(ctx, next); err != nil {
@@ -233,6 +274,9 @@ func (d *Driver) fireThrough(ctx context.Context, t time.Duration) error {
 // fire fires the timers of one instant and lets all that follows happen.
 func (d *Driver) fire(ctx context.Context, at time.Time) error {
 	d.clock.Set(at)
+	if err := d.tellOfLeases(ctx); err != nil {
+		return err
+	}
 	d.clock.Fire()
 	return d.settle(ctx)
 }
@@ -247,26 +291,44 @@ func (d *Driver) settle(ctx context.Context) error {
 		if err := d.report(); err != nil {
 			return err
 		}
+		if err := d.reportHealth(ctx); err != nil {
+			return err
+		}
 		d.mu.Lock()
-		taken := d.taken
-		d.taken = nil
+		taken, nodes := d.taken, d.nodeTaken
+		d.taken, d.nodeTaken = nil, nil
 		d.mu.Unlock()
-		if len(taken) == 0 {
+		relisted, err := d.relist(ctx)
+		if err != nil {
+			return err
+		}
+		if len(taken)+len(nodes) == 0 && !relisted {
 			return nil
 		}
 		for _, r := range taken {
 			d.removed[r.UID] = true
-			f := d.feeds[r.Cluster]
-			if f == nil || f.session == nil || !f.synced {
-				continue
-			}
-			f.sequence++
 			gone := engine.Event{Type: engine.EventDelete, Pod: &engine.Pod{Namespace: r.Namespace, Name: r.Pod, UID: r.UID}}
-			if err := f.session.Batch(ctx, f.sequence, []engine.Event{gone}); err != nil {
+			if err := d.show(ctx, r.Cluster, gone); err != nil {
+				return err
+			}
+		}
+		for _, o := range nodes {
+			if err := d.carryOut(ctx, o); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// show tells a cluster's feed of one change in the virtual cluster.
+func (d *Driver) show(ctx context.Context, cluster string, ev engine.Event) error {
+	f := d.feeds[cluster]
+	if f == nil || f.session == nil || !f.synced {
+		return nil
+	}
+	f.keep(ev)
+	f.sequence++
+	return f.session.Batch(ctx, f.sequence, []engine.Event{ev})
 }
 
 // report turns committed changes into events.
@@ -295,8 +357,15 @@ func (d *Driver) tell(r *engine.EvictionRecord) {
 	if r.State == engine.StateClosed {
 		delete(d.seen, id)
 	}
-	if kind != "" && d.OnEvent != nil {
-		d.OnEvent(Event{At: d.Now(), Kind: kind, Eviction: r})
+	if kind != "" {
+		d.happened(Event{At: d.Now(), Kind: kind, Eviction: r})
+	}
+}
+
+func (d *Driver) happened(ev Event) {
+	d.lastNews = ev.At
+	if d.OnEvent != nil {
+		d.OnEvent(ev)
 	}
 }
 
@@ -334,29 +403,47 @@ func (d *Driver) Apply(ctx context.Context, cluster string, ev engine.Event) err
 			return err
 		}
 	}
+	f.keep(ev)
 	f.batch = append(f.batch, ev)
 	return nil
 }
 
 // open begins a cluster's list.
-func (d *Driver) open(ctx context.Context, cluster string, f *feed) (err error) {
+func (d *Driver) open(ctx context.Context, cluster string, f *feed) error {
 	hello := engine.FeedHello{Cluster: cluster, ClusterUID: "replay", FeederID: "replay"}
-	if f.session, _, err = d.eng.OpenFeed(hello, feedSink{f}); err != nil {
+	session, welcome, err := d.eng.OpenFeed(hello, feedSink{d: d, f: f})
+	if err != nil {
 		return err
 	}
-	f.sequence, f.synced = 1, false
+	d.setHealth(f, welcome.NodeHealth)
+	f.session, f.sequence, f.synced = session, 1, false
 	return f.session.SyncBegin(ctx, f.sequence)
 }
 
-type feedSink struct{ f *feed }
+// feedSink takes what the service asks of a feed.
+type feedSink struct {
+	d *Driver
+	f *feed
+}
 
+// Ack implements [engine.FeedSink].
 func (feedSink) Ack(uint64, bool) {}
-func (feedSink) Resync(string)    {}
+
+// Mode implements [engine.FeedSink].
 func (feedSink) Mode(engine.Mode) {}
 
-// NodeHealth implements engine.FeedSink: what the files tell of nodes is always all.
-func (feedSink) NodeHealth(engine.NodeHealth) {}
-func (feedSink) Ended(error)                  {}
+// Ended implements [engine.FeedSink].
+func (feedSink) Ended(error) {}
+
+// Resync implements [engine.FeedSink].
+func (s feedSink) Resync(string) {
+	s.d.mu.Lock()
+	defer s.d.mu.Unlock()
+	s.f.relist = true
+}
+
+// NodeHealth implements [engine.FeedSink].
+func (s feedSink) NodeHealth(mode engine.NodeHealth) { s.d.setHealth(s.f, mode) }
 
 // flush sends what was collected and waits for it to have its effect.
 func (d *Driver) flush(ctx context.Context) error {
@@ -404,6 +491,10 @@ func (d *Driver) Synced(ctx context.Context, cluster string) error {
 	f.sequence++
 	f.synced = true
 	if err := f.session.SyncEnd(ctx, f.sequence); err != nil {
+		return err
+	}
+	f.tickAt = d.clock.Now()
+	if err := d.tellOfLeases(ctx); err != nil {
 		return err
 	}
 	return d.settle(ctx)

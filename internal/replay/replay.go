@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/reprieve-dev/reprieve/client/timeline"
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/internal/wire"
@@ -39,7 +41,10 @@ type Options struct {
 	Epoch time.Time
 	// Until ends the replay; zero means when nothing more can happen.
 	Until time.Duration
-	// OnEvent is told what happens to evictions, in order.
+	// NodeHealth is the clusters' mode of node health until the timeline's policy says
+	// otherwise; zero means OBSERVE if there are leases, else OFF.
+	NodeHealth engine.NodeHealth
+	// OnEvent is told what happens to evictions and to nodes' health, in order.
 	OnEvent func(Event)
 	// Warn is told what is odd about the input.
 	Warn func(timeline.Warning)
@@ -61,7 +66,13 @@ func Run(ctx context.Context, o Options) ([]Order, error) {
 		return nil, err
 	}
 	defer d.Close(context.WithoutCancel(ctx))
-	d.OnEvent = o.OnEvent
+	d.OnEvent, d.NodeHealth = o.OnEvent, o.NodeHealth
+	if n := len(entries); n > 0 {
+		d.LeasesUntil = entries[n-1].At
+	}
+	if d.NodeHealth == engine.NodeHealthUnspecified && slices.ContainsFunc(entries, func(e timeline.Entry) bool { return e.Lease != nil }) {
+		d.NodeHealth = engine.NodeHealthObserve
+	}
 	p := &player{d: d, listing: map[string]bool{}}
 	for i := range entries {
 		if o.Until > 0 && entries[i].At > o.Until {
@@ -93,11 +104,30 @@ func readAll(sources []Source, warn func(timeline.Warning)) ([]timeline.Entry, e
 			if err != nil {
 				return nil, err
 			}
+			if e.Control != nil && e.Control.Kind == timeline.Renew {
+				all = append(all, renewals(&e)...)
+				continue
+			}
 			all = append(all, e)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b timeline.Entry) int { return cmp.Compare(a.At, b.At) })
 	return all, nil
+}
+
+// renewals are the leases that a renew control stands for. Their renewTimes are
+// those of the timeline, which nothing is compared with but each other.
+func renewals(e *timeline.Entry) (list []timeline.Entry) {
+	c := e.Control
+	for at := e.At; at <= c.Until; at += c.Every {
+		for _, node := range c.Nodes {
+			list = append(list, timeline.Entry{
+				At: at, HasAt: true, Cluster: e.Cluster, Type: timeline.Modified, Pos: e.Pos,
+				Lease: &timeline.Lease{Node: node, RenewTime: timestamppb.New(Epoch.Add(at)), Renewed: true},
+			})
+		}
+	}
+	return list
 }
 
 // player turns entries into calls of the driver.
@@ -155,6 +185,10 @@ func (p *player) control(ctx context.Context, e *timeline.Entry) error {
 		}
 		return p.d.SetPolicy(ctx, e.Cluster, wire.PolicyPatch(c.Policy, fields))
 	case timeline.Executor:
+		if c.NodeName != "" {
+			p.d.SetNodeOutcome(e.Cluster, c.NodeName, engine.Outcome(c.Outcome))
+			return nil
+		}
 		p.d.SetOutcome(e.Cluster, c.PodNamespace, c.PodName, engine.Outcome(c.Outcome))
 		return nil
 	}

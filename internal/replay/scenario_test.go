@@ -33,6 +33,22 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
+// TestHealthScenarios replays those of node health, N1 to N10, on memory and on real files.
+func TestHealthScenarios(t *testing.T) {
+	files, err := filepath.Glob("../../client/timeline/testdata/health/*.jsonl")
+	if err != nil || len(files) < 23 {
+		t.Fatalf("found %d scenarios, want 23 or more (%v)", len(files), err)
+	}
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.Base(f), ".jsonl")
+		t.Run("mem/"+name, func(t *testing.T) { runScenario(t, f, mem.New().Open) })
+		t.Run("bolt/"+name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "reprieve.db")
+			runScenario(t, f, func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) })
+		})
+	}
+}
+
 func runScenario(t *testing.T, file string, open engine.StoreOpener) {
 	in, err := os.Open(file)
 	if err != nil {
@@ -48,8 +64,14 @@ func runScenario(t *testing.T, file string, open engine.StoreOpener) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var seen []timeline.SeenHealth
 	orders, err := replay.Run(t.Context(), replay.Options{
 		Sources: []replay.Source{{Name: file, R: in}}, Open: open, Until: time.Duration(want.Until),
+		OnEvent: func(ev replay.Event) {
+			if h := ev.Health; h != nil {
+				seen = append(seen, timeline.SeenHealth{Cluster: h.Cluster, Node: h.Node, Event: ev.Kind, Taint: h.Taint, At: ev.At})
+			}
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +80,7 @@ func runScenario(t *testing.T, file string, open engine.StoreOpener) {
 	for _, o := range orders {
 		sent = append(sent, timeline.SentOrder{Cluster: o.Cluster, Namespace: o.Namespace, Pod: o.Pod, UID: o.UID, At: o.At})
 	}
-	for _, line := range want.Compare(sent) {
+	for _, line := range append(want.Compare(sent), want.CompareHealth(seen)...) {
 		t.Error(line)
 	}
 }
