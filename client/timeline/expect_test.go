@@ -44,16 +44,52 @@ func TestCompare(t *testing.T) {
 	}
 }
 
+func TestCompareHealth(t *testing.T) {
+	want, err := timeline.ReadExpectation(strings.NewReader(`{"name":"n","until":"100s","health":[
+		{"node":"n1","event":"unknown","at":"53s","tolerance":"2s"},
+		{"node":"n1","event":"tainted","taint":"a:NoExecute","at":"53s","tolerance":"2s"},
+		{"event":"blind","cluster":"east","at":"60s"}]}`), "in")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := func(cluster, node, event, taint string, at time.Duration) timeline.SeenHealth {
+		return timeline.SeenHealth{Cluster: cluster, Node: node, Event: event, Taint: taint, At: at}
+	}
+	met := []timeline.SeenHealth{
+		seen("default", "n1", "unknown", "", 51*time.Second), seen("default", "n1", "tainted", "a:NoExecute", 55*time.Second),
+		seen("east", "", "blind", "", time.Minute), seen("default", "n1", "ready", "", 101*time.Second),
+	}
+	if d := want.CompareHealth(met); d != nil {
+		t.Fatalf("all is as expected, and yet: %q", d)
+	}
+	got := want.CompareHealth([]timeline.SeenHealth{
+		seen("default", "n1", "unknown", "", 50*time.Second), seen("default", "n1", "tainted", "a:NoSchedule", 53*time.Second), seen("default", "", "blind", "", time.Minute),
+	})
+	diff := []string{
+		"+ at 50s: default n1 unknown", "+ at 53s: default n1 tainted a:NoSchedule", "+ at 1m0s: default blind",
+		"- at 53s: default n1 unknown was expected, within 2s", "- at 53s: default n1 tainted a:NoExecute was expected, within 2s", "- at 1m0s: east blind was expected, within 0s",
+	}
+	if d := cmp.Diff(diff, got); d != "" {
+		t.Fatalf("differences (-want +got):\n%s", d)
+	}
+	if d := (&timeline.Expectation{Until: timeline.Duration(time.Hour)}).CompareHealth(met); d != nil {
+		t.Errorf("nothing is expected of node health, and yet: %q", d)
+	}
+}
+
 func TestExpectationErrors(t *testing.T) {
 	for in, want := range map[string]string{
-		``:                            "in: not an expectation: EOF; it has name, why, until and evict",
-		`[]`:                          "in: not an expectation: json: cannot unmarshal array into Go value of type timeline.Expectation; it has name, why, until and evict",
-		`{"untill":"1s"}`:             `in: not an expectation: json: unknown field "untill"; it has name, why, until and evict`,
-		`{"until":5}`:                 `in: not an expectation: 5 is not a duration such as "63.5s"; it has name, why, until and evict`,
-		`{"until":"5"}`:               `in: not an expectation: "5" is not a duration such as "63.5s"; it has name, why, until and evict`,
-		`{}`:                          `in: not an expectation: until is missing or not above zero; until says how long to look, such as "700s"`,
-		`{"until":"1s"} {}`:           "in: not an expectation: there is something after its end; one file has one expectation",
-		`{"until":"1s","evict":[{}]}`: `in: not an expectation: evict 1: pod "" is not namespace/name`,
+		``:                                       "in: not an expectation: EOF; it has name, why, until, evict and health",
+		`[]`:                                     "in: not an expectation: json: cannot unmarshal array into Go value of type timeline.Expectation; it has name, why, until, evict and health",
+		`{"untill":"1s"}`:                        `in: not an expectation: json: unknown field "untill"; it has name, why, until, evict and health`,
+		`{"until":5}`:                            `in: not an expectation: 5 is not a duration such as "63.5s"; it has name, why, until, evict and health`,
+		`{"until":"5"}`:                          `in: not an expectation: "5" is not a duration such as "63.5s"; it has name, why, until, evict and health`,
+		`{}`:                                     `in: not an expectation: until is missing or not above zero; until says how long to look, such as "700s"`,
+		`{"until":"1s"} {}`:                      "in: not an expectation: there is something after its end; one file has one expectation",
+		`{"until":"1s","health":[{"node":"n"}]}`: `in: not an expectation: health 1: event is missing`,
+		`{"until":"1s","health":[{"event":"ready","at":"-1s"}]}`:                       `in: not an expectation: health 1: at and tolerance are not below zero`,
+		`{"until":"1s","health":[{"event":"ready","at":"2s"}]}`:                        `in: not an expectation: health 1: at 2s is after until 1s`,
+		`{"until":"1s","evict":[{}]}`:                                                  `in: not an expectation: evict 1: pod "" is not namespace/name`,
 		`{"until":"1s","evict":[{"pod":"a/b","uid":"u","at":"2s"}]}`:                   "in: not an expectation: evict 1: at 2s is after until 1s",
 		`{"until":"1s","evict":[{"pod":"a/b","uid":"u","at":"1s","tolerance":"-1s"}]}`: "in: not an expectation: evict 1: at and tolerance are not below zero",
 	} {

@@ -18,7 +18,8 @@ func FuzzReader(f *testing.F) {
 		nodeJSON, podJSON, `{"items":[` + podJSON + `]}`, `{"kind":"PodList","items":[{"metadata":{"name":"p"}}]}`,
 		`{"at":"1s","control":"policy","policy":{"rate":{"per_second":1,"burst":1},"ignored_taint_keys":[]}}`,
 		`{"type":"ADDED","object":` + podJSON + `}{"type":"BOOKMARK","object":{"kind":"Pod"}}`,
-		`{"at":"1s","control":"executor","pod":"a/b","outcome":"GONE"}`, `{"at":"1s","control":"restart","down":"5s"}`,
+		`{"at":"1s","control":"executor","pod":"a/b","outcome":"GONE"}`, `{"control":"executor","node":"n","outcome":"APPLIED"}`, `{"control":"renew","nodes":["n"],"every":"1s","until":"9s"}`,
+		`{"type":"ADDED","object":{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"n","namespace":"kube-node-lease"},"spec":{"renewTime":"2026-01-01T00:00:00.000001Z"}}}`, `{"at":"1s","control":"restart","down":"5s"}`,
 		"kind: Pod\nmetadata: {name: p}\n---\nkind: NodeList\nitems:\n- metadata: {name: n, labels: {1: 2}}\n", "- a\n", "{\"a\"=>1}", "\xef\xbb\xbf{}", "a: &x [*x]\n",
 	} {
 		f.Add([]byte(s))

@@ -134,3 +134,74 @@ func TestPolicySetForce(t *testing.T) {
 		}
 	}
 }
+
+func TestReplayHealth(t *testing.T) {
+	h := newHarness(t)
+	dir := "../../client/timeline/testdata/health/"
+	run := func(want int, args ...string) string {
+		t.Helper()
+		code, out, errs := h.run(args...)
+		if code != want || errs != "" {
+			t.Fatalf("%v: exit %d, stderr %q, output %s", args, code, errs, out)
+		}
+		return out
+	}
+	golden(t, "replay-health.txt", run(exitOK, "replay", dir+"n2-silence-becomes-unknown.jsonl"))
+	golden(t, "replay-health-wide.json", run(exitOK, "replay", dir+"n3-ready-again-loses-both-at-once.jsonl", "-n", "other", "-o", "json"))
+	run(exitOK, "replay", dir+"n9-foreign-taints-stay.jsonl", "--expect", dir+"n9-foreign-taints-stay.expect.json")
+	out := run(exitFailure, "replay", dir+"n2-silence-becomes-unknown.jsonl", "--expect", dir+"n3-a-swap-is-one-episode.expect.json")
+	if !strings.Contains(out, "+ at 2m31s: default n1 pods-not-ready\n- at 1m0s: default n1 not-ready was expected, within 1s\n") {
+		t.Errorf("the differences are %s", out)
+	}
+	if code, _, errs := h.run("replay", dir+"n2-silence-becomes-unknown.jsonl", "--node-health", "on"); code != exitUsage || !strings.Contains(errs, "use one of off, observe, enforce") {
+		t.Errorf("exit %d, stderr %q", code, errs)
+	}
+}
+
+// A file with leases and no policy is observed: the same is decided, nobody leaves.
+func TestReplayObservesLeases(t *testing.T) {
+	h := newHarness(t)
+	lease := `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"n1","namespace":"kube-node-lease"},"spec":{"renewTime":"2026-01-01T00:00:00Z"}}`
+	node := `{"kind":"Node","metadata":{"name":"%","uid":"%"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`
+	h.in = `{"kind":"List","items":[` + lease + `,` + strings.ReplaceAll(node, "%", "n1") + `,` + strings.ReplaceAll(node, "%", "n2") + `,` + strings.ReplaceAll(node, "%", "n3") +
+		`,{"kind":"Pod","metadata":{"name":"p","namespace":"d","uid":"p"},"spec":{"nodeName":"n1"}}]}
+{"control":"synced"}
+{"control":"renew","nodes":["n2","n3"],"until":"10m"}`
+	code, out, errs := h.run("replay", "-")
+	want := `        0s  blind-over   default
+       51s  unknown      default  node n1 no heartbeat for 50s
+       51s  tainted      default  node n1 unreachable:NoSchedule no heartbeat for 50s
+       51s  tainted      default  node n1 unreachable:NoExecute no heartbeat for 50s
+      606s  blind        default  nothing is known of heartbeats
+`
+	if code != exitOK || out != want || errs != "" {
+		t.Errorf("exit %d, stderr %q, got\n%swant\n%s", code, errs, out, want)
+	}
+	if code, out, errs = h.run("replay", "-", "--node-health", "off"); code != exitOK || out != "" || errs != "" {
+		t.Errorf("off: exit %d, stderr %q, output %s", code, errs, out)
+	}
+}
+
+func TestSimulateSilence(t *testing.T) {
+	h := newHarness(t)
+	var items []string
+	for _, n := range []string{"n1", "n2", "n3", "n4"} {
+		items = append(items, `{"kind":"Node","metadata":{"name":"`+n+`","uid":"`+n+`"},"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	}
+	for _, p := range []string{"a n1", "b n2", "c n3"} {
+		name, node, _ := strings.Cut(p, " ")
+		items = append(items, `{"kind":"Pod","metadata":{"name":"`+name+`","namespace":"shop","uid":"`+name+`"},"spec":{"nodeName":"`+node+`"}}`)
+	}
+	h.in = `{"kind":"List","items":[` + strings.Join(items, ",") + `]}`
+	code, out, errs := h.run("simulate", "-f", "-", "--silent", "n1", "--silent", "n2")
+	if code != exitOK || errs != "" {
+		t.Fatalf("exit %d, stderr %q", code, errs)
+	}
+	golden(t, "simulate-silence.txt", out)
+	if code, out, errs = h.run("simulate", "-f", "-", "--silent", "n1", "-o", "json"); code != exitOK || errs != "" || !strings.Contains(out, `"event": "tainted"`) || !strings.Contains(out, `"in": "351s"`) {
+		t.Errorf("exit %d, stderr %q, output %s", code, errs, out)
+	}
+	if code, _, errs = h.run("simulate", "-f", "-", "--silent", "n9"); code != exitFailure || !strings.Contains(errs, `no node "n9" in the dump`) {
+		t.Errorf("exit %d, stderr %q", code, errs)
+	}
+}

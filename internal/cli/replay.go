@@ -171,9 +171,13 @@ type healthEvent struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-func (a *app) printHealthEvent(ev replay.Event) {
+func newHealthEvent(ev replay.Event) healthEvent {
 	h := ev.Health
-	line := healthEvent{At: seconds(ev.At), Cluster: h.Cluster, Event: ev.Kind, Node: h.Node, Taint: h.Taint, Reason: h.Reason}
+	return healthEvent{At: seconds(ev.At), Cluster: h.Cluster, Event: ev.Kind, Node: h.Node, Taint: h.Taint, Reason: h.Reason}
+}
+
+func (a *app) printHealthEvent(ev replay.Event) {
+	h, line := ev.Health, newHealthEvent(ev)
 	if a.flags.output == outputTable {
 		what := strings.Join(strings.Fields(strings.Join([]string{h.Node, shortKey(h.Taint), h.Reason}, "  ")), " ")
 		if h.Node != "" {

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -12,11 +14,12 @@ import (
 	"github.com/reprieve-dev/reprieve/internal/replay"
 	"github.com/reprieve-dev/reprieve/internal/wire"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+	"github.com/reprieve-dev/reprieve/store/mem"
 )
 
 type simulateFlags struct {
-	files, taints, notReady, unreachable []string
-	selector                             string
+	files, taints, notReady, unreachable, silent []string
+	selector                                     string
 }
 
 func newSimulate(a *app) *cobra.Command {
@@ -27,9 +30,14 @@ func newSimulate(a *app) *cobra.Command {
 		Long: `Reads dumps of nodes and pods (kubectl get nodes,pods -A -o json or yaml) and takes the
 service's decision for each pod over the taints that the nodes have and those that are
 supposed; all of them start now, for a dump does not tell when. No service is needed.
-Pods that leave come first, by time, then those that stay, with the reason.`,
+Pods that leave come first, by time, then those that stay, with the reason.
+
+--silent supposes instead that a node sends no heartbeat any more, while all others do,
+and runs node health (policy node_health ENFORCE) over the dump's nodes: it tells when the
+node is unknown and gets its taints, at its zone's rate, and counts pods' waits from there.`,
 		Example: `  kubectl get nodes,pods -A -o json | reprieve simulate -f - --not-ready n1
-  reprieve simulate -f nodes.yaml -f pods.yaml --taint n1=drain=yes:NoExecute --selector app=web`,
+  reprieve simulate -f nodes.yaml -f pods.yaml --taint n1=drain=yes:NoExecute --selector app=web
+  reprieve simulate -f cluster.yaml --silent n1 --silent n2`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.simulate(cmd.Context(), f) },
 	}
@@ -38,6 +46,7 @@ Pods that leave come first, by time, then those that stay, with the reason.`,
 	fl.StringArrayVar(&f.taints, "taint", nil, "suppose a taint, NODE=KEY[=VALUE]:NoExecute; may be repeated")
 	fl.StringArrayVar(&f.notReady, "not-ready", nil, "suppose that this node is not ready; may be repeated")
 	fl.StringArrayVar(&f.unreachable, "unreachable", nil, "suppose that this node is unreachable; may be repeated")
+	fl.StringArrayVar(&f.silent, "silent", nil, "suppose that this node sends no heartbeat any more; may be repeated")
 	fl.StringVarP(&f.selector, "selector", "l", "", "tell of pods with these labels only, such as app=web")
 	return cmd
 }
@@ -91,8 +100,8 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 		return err
 	}
 	defer closeAll()
-	for _, in := range inputs {
-		opts.Sources = append(opts.Sources, replay.Source{Name: in.name, R: in.r})
+	if err := a.supposeSilence(ctx, &opts, f.silent, inputs); err != nil {
+		return err
 	}
 	fates, err := replay.Simulate(opts)
 	if err != nil {
@@ -107,7 +116,59 @@ func (a *app) simulate(ctx context.Context, f simulateFlags) error {
 		}
 		fates = kept
 	}
-	return a.printFates(fates)
+	return a.printFates(fates, opts.Silence)
+}
+
+// supposeSilence names the dumps, and finds out what follows from the silence of nodes,
+// for which they are read twice.
+func (a *app) supposeSilence(ctx context.Context, opts *replay.SimulateOptions, silent []string, inputs []opened) error {
+	if len(silent) == 0 {
+		for _, in := range inputs {
+			opts.Sources = append(opts.Sources, replay.Source{Name: in.name, R: in.r})
+		}
+		return nil
+	}
+	dumps := make([][]byte, len(inputs))
+	for i, in := range inputs {
+		b, err := io.ReadAll(in.r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", in.name, err)
+		}
+		dumps[i] = b
+	}
+	sources := func() (list []replay.Source) {
+		for i, in := range inputs {
+			list = append(list, replay.Source{Name: in.name, R: bytes.NewReader(dumps[i])})
+		}
+		return list
+	}
+	var err error
+	opts.Silent, opts.Sources = silent, sources()
+	if opts.Silence, err = replay.Silence(ctx, *opts, mem.New().Open); err != nil {
+		return err
+	}
+	opts.Sources, opts.Warn = sources(), nil // It has been warned of already.
+	return nil
+}
+
+// printSilence tells what becomes of silent nodes.
+func (a *app) printSilence(events []replay.Event) error {
+	t := &table{columns: []column{{"NODE", 12}, {"AFTER", 0}, {"WHAT", 40}}}
+	for _, ev := range events {
+		what := ev.Kind
+		if ev.Health.Taint != "" {
+			what += " " + shortKey(ev.Health.Taint)
+		}
+		if ev.Health.Reason != "" {
+			what += ": " + ev.Health.Reason
+		}
+		t.add(orDash(ev.Health.Node), shortDuration(ev.At), what)
+	}
+	if err := a.printTable(t, "Nothing becomes of the silent nodes."); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.Out)
+	return err
 }
 
 // fateItem is a pod's fate as -o json prints it. In is absent if the pod stays.
@@ -123,7 +184,7 @@ type fateItem struct {
 	Decision  json.RawMessage `json:"decision"`
 }
 
-func (a *app) printFates(fates []replay.Fate) error {
+func (a *app) printFates(fates []replay.Fate, silence []replay.Event) error {
 	items := make([]fateItem, 0, len(fates))
 	t := &table{columns: []column{{"POD", 22}, {"NODE", 10}, {"LEAVES", 0}, {"WHY", 36}}}
 	leaving := 0
@@ -149,7 +210,20 @@ func (a *app) printFates(fates []replay.Fate) error {
 		t.add(podWord(x.Namespace, x.Pod), orDash(x.Node), when, it.Reason)
 	}
 	if a.flags.output != outputTable {
-		return a.printValue(map[string]any{"items": items})
+		out := map[string]any{"items": items}
+		if len(silence) > 0 {
+			nodes := make([]healthEvent, 0, len(silence))
+			for _, ev := range silence {
+				nodes = append(nodes, newHealthEvent(ev))
+			}
+			out["nodes"] = nodes
+		}
+		return a.printValue(out)
+	}
+	if len(silence) > 0 {
+		if err := a.printSilence(silence); err != nil {
+			return err
+		}
 	}
 	if err := a.printTable(t, "No pods."); err != nil || len(items) == 0 {
 		return err

@@ -226,6 +226,10 @@ const (
 type SimulateOptions struct {
 	Sources []Source
 	Taints  []Supposition
+	// Silent are nodes that are supposed to send no heartbeat any more. What
+	// [Silence] found of them goes into Silence.
+	Silent  []string
+	Silence []Event
 	// Selector narrows the pods that are told of; nil means all.
 	Selector labels.Selector
 	Warn     func(timeline.Warning)
@@ -257,12 +261,13 @@ func Simulate(o SimulateOptions) ([]Fate, error) {
 		}
 	}
 	policy := engine.DefaultPolicy()
+	silent := silentFrom(o.Silence)
 	var out []Fate
 	for _, e := range pods {
 		if o.Selector != nil && !o.Selector.Matches(labels.Set(e.Pod.GetLabels())) {
 			continue
 		}
-		out = append(out, fate(e, nodes, o.Taints, &policy))
+		out = append(out, fate(e, nodes, suppositions{o.Taints, silent}, &policy))
 	}
 	slices.SortStableFunc(out, func(a, b Fate) int {
 		return cmp.Or(cmp.Compare(b.Verdict, a.Verdict), a.Due.Compare(b.Due), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod))
@@ -295,7 +300,14 @@ func latest(entries []timeline.Entry) (nodes map[nodeKey]*engine.Node, pods []ti
 	return nodes, slices.DeleteFunc(pods, func(e timeline.Entry) bool { return e.Type == timeline.Deleted })
 }
 
-func fate(e timeline.Entry, nodes map[nodeKey]*engine.Node, taints []Supposition, policy *engine.Policy) Fate {
+// suppositions are all that is supposed of nodes: taints from now on, and silence,
+// for which a node is unreachable from an instant to come.
+type suppositions struct {
+	taints []Supposition
+	silent map[nodeKey]time.Duration
+}
+
+func fate(e timeline.Entry, nodes map[nodeKey]*engine.Node, suppose suppositions, policy *engine.Policy) Fate {
 	p := wire.Pod(e.Pod)
 	n := nodes[nodeKey{e.Cluster, p.Node}]
 	// All waits begin at the epoch, so that Due is a distance from it.
@@ -307,14 +319,20 @@ func fate(e timeline.Entry, nodes map[nodeKey]*engine.Node, taints []Supposition
 			}
 		}
 	}
-	supposed := slices.DeleteFunc(slices.Clone(taints), func(t Supposition) bool { return t.Node != p.Node })
+	supposed := slices.DeleteFunc(slices.Clone(suppose.taints), func(t Supposition) bool { return t.Node != p.Node })
+	taints := engine.HypotheticalTaints(there, supposed, Epoch)
+	if from, silent := suppose.silent[nodeKey{e.Cluster, p.Node}]; silent && !slices.ContainsFunc(taints, func(t engine.Taint) bool {
+		return t.Key == NotReadyKey || t.Key == UnreachableKey // An episode that runs already counts from its own start.
+	}) {
+		taints = append(taints, engine.Taint{Key: UnreachableKey, Start: Epoch.Add(from)})
+	}
 	d := engine.Decide(engine.DecideInput{
 		Subject: engine.Subject{
 			Namespace: p.Namespace, Tolerations: p.Tolerations, Unscheduled: p.Node == "",
 			Terminating: p.Terminating, Finished: p.Finished, Mirror: p.Mirror,
 		},
 		// A taint supposed on a node supposes the node: a dump of pods alone has none.
-		NodeKnown: n != nil || len(supposed) > 0, Taints: engine.HypotheticalTaints(there, supposed, Epoch), Policy: policy, Detail: true,
+		NodeKnown: n != nil || len(supposed) > 0, Taints: taints, Policy: policy, Detail: true,
 	})
 	f := Fate{
 		Cluster: e.Cluster, Namespace: p.Namespace, Pod: p.Name, UID: p.UID, Node: p.Node,
