@@ -306,7 +306,7 @@ func (h *healthOwner) followUp() {
 func (h *healthOwner) storeCluster(r health.ClusterRecord) {
 	h.cl.mu.Lock()
 	defer h.cl.mu.Unlock()
-	if h.cl.over() != nil || h.cl.damaged {
+	if h.cl.over() != nil {
 		return
 	}
 	h.cl.rec.Health = r
