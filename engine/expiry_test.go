@@ -10,14 +10,21 @@ import (
 	"github.com/reprieve-dev/reprieve/store/storetest"
 )
 
-// stays are the pauses and reprieves on disk.
-func stays(t *testing.T, data *mem.Data) (clusters, pauses, reprieves int) {
+// onDisk is all that a store has, which nobody has open.
+func onDisk(t *testing.T, data *mem.Data) *storetest.Contents {
 	t.Helper()
 	s, err := data.Open(t.Context())
 	must(t, err)
 	defer s.Close()
 	c, err := storetest.Load(t.Context(), s)
 	must(t, err)
+	return c
+}
+
+// stays are the pauses and reprieves on disk.
+func stays(t *testing.T, data *mem.Data) (clusters, pauses, reprieves int) {
+	t.Helper()
+	c := onDisk(t, data)
 	for _, cl := range c.Clusters {
 		pauses += len(cl.Record.Pauses)
 		reprieves += len(cl.Reprieves)

@@ -120,27 +120,16 @@ func TestDamagedRecordStaysOnDisk(t *testing.T) {
 	_, err := first.eng.Pause(t.Context(), cluster, engine.Pause{Reason: "stays"})
 	must(t, err)
 	first.eng.Stop(context.Background())
-	want := onDisk(t, data)
+	want := onDisk(t, data).Clusters[0].LoadedCluster
 	b := newBench(t, damaging(data))
 	b.list("a")
 	b.advance(5 * time.Second)
 	must(t, b.feed.Heartbeat(t.Context(), 4))
 	b.settle()
 	b.eng.Stop(context.Background())
-	if diff := storetest.Diff(want, onDisk(t, data)); diff != "" {
+	if diff := storetest.Diff(want, onDisk(t, data).Clusters[0].LoadedCluster); diff != "" {
 		t.Errorf("the damaged record was written over (-before +after):\n%s", diff)
 	}
-}
-
-// onDisk is the record of the one cluster that the store has.
-func onDisk(t *testing.T, data *mem.Data) engine.LoadedCluster {
-	t.Helper()
-	s, err := data.Open(t.Context())
-	must(t, err)
-	defer s.Close()
-	c, err := storetest.Load(t.Context(), s)
-	must(t, err)
-	return c.Clusters[0].LoadedCluster
 }
 
 // TestDamagedClusterHoldsUntilItsPolicyIsSet restarts on a damaged cluster

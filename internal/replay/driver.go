@@ -387,21 +387,28 @@ func eventKind(was, r *engine.EvictionRecord) string {
 	return ""
 }
 
+// feed is a cluster's feed with a session.
+func (d *Driver) feed(ctx context.Context, cluster string) (*feed, error) {
+	f := d.feeds[cluster]
+	if f == nil {
+		f = &feed{}
+		d.feeds[cluster] = f
+	}
+	if f.session != nil {
+		return f, nil
+	}
+	return f, d.open(ctx, cluster, f)
+}
+
 // Apply takes one event of a cluster. Events of one instant go to the engine
 // together, when time moves on or a control comes.
 func (d *Driver) Apply(ctx context.Context, cluster string, ev engine.Event) error {
 	if ev.Pod != nil && d.removed[ev.Pod.UID] {
 		return nil
 	}
-	f := d.feeds[cluster]
-	if f == nil {
-		f = &feed{}
-		d.feeds[cluster] = f
-	}
-	if f.session == nil {
-		if err := d.open(ctx, cluster, f); err != nil {
-			return err
-		}
+	f, err := d.feed(ctx, cluster)
+	if err != nil {
+		return err
 	}
 	f.keep(ev)
 	f.batch = append(f.batch, ev)
@@ -475,15 +482,9 @@ func (d *Driver) Synced(ctx context.Context, cluster string) error {
 	if err := d.flush(ctx); err != nil {
 		return err
 	}
-	f := d.feeds[cluster]
-	if f == nil {
-		f = &feed{}
-		d.feeds[cluster] = f
-	}
-	if f.session == nil {
-		if err := d.open(ctx, cluster, f); err != nil {
-			return err
-		}
+	f, err := d.feed(ctx, cluster)
+	if err != nil {
+		return err
 	}
 	if f.synced {
 		return fmt.Errorf("cluster %q is synced already", cluster)
