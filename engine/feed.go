@@ -497,7 +497,8 @@ func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
 			shard: cl.core.shardOf(cl.name, seen.Node),
 		}
 		if said, ok := cl.shadowSaid[p.uid]; ok {
-			p.rest = &podRest{would: said}
+			p.would = new(wouldEvict)
+			*p.would = said
 		}
 		if n := cl.nodes[p.nodeName]; n != nil {
 			p.nodeName = n.name // pods share their node's text

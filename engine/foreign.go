@@ -166,8 +166,7 @@ func (s *shard) observe(sc *shardCluster, p *pod, finished bool, at time.Time) {
 		s.closeAhead(sc, e, ClosePodDeleted)
 	} else {
 		s.writeObserved(sc, p, &m, cause)
-		p.more().quietUntil = s.now.Add(confirmTimeout)
-		sc.quiet[p] = struct{}{}
+		s.hush(sc, p)
 	}
 	if m.due.IsZero() || m.due.After(at) {
 		if sc.late == nil {

@@ -33,28 +33,16 @@ type pod struct {
 	tols    *tolerationSet
 	boundAt instant
 	ev      *eviction
-	// rest is what few pods have.
-	rest *podRest
+	// quietUntil keeps a pod whose eviction was closed ahead of the feed from being
+	// opened again at once: an executor, or another controller's mark, says that it
+	// is gone or going, and the feed has yet to show it.
+	quietUntil instant
+	// would remembers what shadow mode has already said of the pod.
+	would *wouldEvict
 }
 
 // alive reports whether the feed shows the pod, and not at its end.
 func (p *pod) alive() bool { return p.listed && !p.gone && !p.terminating && !p.finished }
-
-type podRest struct {
-	// would remembers what shadow mode has already said of the pod.
-	would wouldEvict
-	// quietUntil keeps a pod whose eviction was closed ahead of the feed from being
-	// opened again at once: an executor, or another controller's mark, says that it
-	// is gone or going, and the feed has yet to show it.
-	quietUntil time.Time
-}
-
-func (p *pod) more() *podRest {
-	if p.rest == nil {
-		p.rest = &podRest{}
-	}
-	return p.rest
-}
 
 // node is a node as the engine keeps it, with the pods that name it.
 type node struct {
@@ -193,13 +181,13 @@ type evictionRest struct {
 	holdUntil   time.Time
 	attempts    uint32
 	noAnswers   uint32
-	notBefore   time.Time
+	notBefore   instant
+	firstSentAt instant
+	lastSentAt  instant
+	resultAt    instant
+	confirmBy   instant
 	lastOutcome Outcome
 	lastMessage string
-	firstSentAt time.Time
-	lastSentAt  time.Time
-	resultAt    time.Time
-	confirmBy   time.Time
 	// firstDue is the due instant it was opened with, once that has moved.
 	firstDue time.Time
 	observed *Observation
@@ -262,7 +250,7 @@ func (e *eviction) notBefore() time.Time {
 	if e.rest == nil {
 		return time.Time{}
 	}
-	return e.rest.notBefore
+	return e.rest.notBefore.time()
 }
 
 // restore fills an eviction from what the store had.
@@ -282,8 +270,8 @@ func (e *eviction) restore(r *EvictionRecord) {
 	e.rest = &evictionWork{
 		evictionRest: evictionRest{
 			requests: r.Requests, delivery: r.Delivery, attempts: r.Attempts, noAnswers: r.NoAnswers,
-			notBefore: r.NotBefore, lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
-			firstSentAt: r.FirstSentAt, lastSentAt: r.LastSentAt, resultAt: r.ResultAt, confirmBy: r.ConfirmBy,
+			notBefore: instantOf(r.NotBefore), lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
+			firstSentAt: instantOf(r.FirstSentAt), lastSentAt: instantOf(r.LastSentAt), resultAt: instantOf(r.ResultAt), confirmBy: instantOf(r.ConfirmBy),
 			firstDue: r.FirstDue,
 		},
 	}

@@ -170,9 +170,9 @@ func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
 	}
 	e := s.opened(sc, p, s.share(requestDue(first), &Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester}))
 	e.more().requests = list
-	if p.rest != nil && p.rest.quietUntil.After(s.now) {
+	if p.quietUntil > instantOf(s.now) {
 		// An executor has just reported the pod gone; it is not to be sent for again at once.
-		e.rest.notBefore = p.rest.quietUntil
+		e.rest.notBefore = p.quietUntil
 	}
 	sc.requested[e] = struct{}{}
 	s.put(sc, e)

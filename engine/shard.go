@@ -50,8 +50,8 @@ type shardCluster struct {
 	active map[*eviction]struct{}
 	// requested are the evictions with requests.
 	requested map[*eviction]struct{}
-	// quiet are pods with podRest.quietUntil set.
-	quiet map[*pod]struct{}
+	// quiet are pods that were given a quiet time, and its end, in that order.
+	quiet []quietPod
 	// late are marks that were no decision's yet when they came, see observeLate.
 	late map[*pod]lateMark
 	// loops are owners whose pods were evicted from a node lately.
@@ -91,7 +91,7 @@ func newShard(c *core, id int) *shard {
 func newShardCluster(c *cluster, conf *clusterConf) *shardCluster {
 	return &shardCluster{
 		cluster: c, conf: conf, nodes: map[string]*node{}, index: newDueIndex(),
-		active: map[*eviction]struct{}{}, quiet: map[*pod]struct{}{}, requested: map[*eviction]struct{}{},
+		active: map[*eviction]struct{}{}, requested: map[*eviction]struct{}{},
 	}
 }
 
@@ -247,7 +247,7 @@ func (s *shard) arm(sc *shardCluster, e *eviction) {
 	case StateDelivered, StateRecalling:
 		s.heap.arm(e, e.rest.delivery.Deadline)
 	case StateConfirming:
-		s.heap.arm(e, e.rest.confirmBy)
+		s.heap.arm(e, e.rest.confirmBy.time())
 	}
 }
 

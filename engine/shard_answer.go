@@ -80,7 +80,7 @@ func (s *shard) conclude(sc *shardCluster, e *eviction, res Result) {
 	s.returnCredit(sc.dispatcher, m.link)
 	s.core.observer.Result(sc.name, res.Outcome, s.now.Sub(m.deliveredAt))
 	m.delivery, m.link = nil, nil
-	m.resultAt, m.lastOutcome, m.lastMessage = s.now, res.Outcome, res.Message
+	m.resultAt, m.lastOutcome, m.lastMessage = instantOf(s.now), res.Outcome, res.Message
 	s.heap.disarm(e)
 	if res.Outcome != OutcomeNoAnswer {
 		m.noAnswers = 0
@@ -112,7 +112,7 @@ func (s *shard) evicted(sc *shardCluster, e *eviction, d *Delivery) {
 		s.closeAhead(sc, e, CloseEvicted)
 		return
 	}
-	e.rest.confirmBy = s.now.Add(confirmTimeout)
+	e.rest.confirmBy = instantOf(s.now.Add(confirmTimeout))
 	sc.set(e, StateConfirming, HoldNone, time.Time{})
 	s.put(sc, e)
 }
@@ -125,8 +125,7 @@ func (s *shard) closeAhead(sc *shardCluster, e *eviction, reason CloseReason) {
 	if p.gone {
 		return
 	}
-	p.more().quietUntil = s.now.Add(confirmTimeout)
-	sc.quiet[p] = struct{}{}
+	s.hush(sc, p)
 }
 
 // recalled ends an order that was called back before it did anything.
@@ -135,7 +134,7 @@ func (s *shard) recalled(sc *shardCluster, e *eviction, d *Delivery) {
 	if !sc.conf.live {
 		// What wants the pod gone by now, the next list tells. Until then the
 		// eviction stays, so that a crash cannot lose a wait between the two (I2).
-		e.rest.notBefore = time.Time{}
+		e.rest.notBefore = 0
 		s.dueAgain(sc, e)
 		return
 	}
@@ -147,7 +146,7 @@ func (s *shard) recalled(sc *shardCluster, e *eviction, d *Delivery) {
 	case RecallNodeDeleted:
 		s.close(sc, e, CloseNodeDeleted, CancelUnspecified)
 	default:
-		e.rest.notBefore = time.Time{}
+		e.rest.notBefore = 0
 		s.dueAgain(sc, e)
 		return
 	}
@@ -164,22 +163,22 @@ func (s *shard) failed(sc *shardCluster, e *eviction, res Result) {
 	m := e.rest
 	switch res.Outcome {
 	case OutcomeStale:
-		m.notBefore = s.now.Add(staleBackOff)
+		m.notBefore = instantOf(s.now.Add(staleBackOff))
 	case OutcomeBlocked:
-		m.notBefore = s.now.Add(blockedBackOff(&sc.conf.policy, e.due(), s.now, res.RetryAfter))
+		m.notBefore = instantOf(s.now.Add(blockedBackOff(&sc.conf.policy, e.due(), s.now, res.RetryAfter)))
 	case OutcomeRecalled:
 		// The executor hands it back unasked, as one that drains does.
-		m.notBefore = time.Time{}
+		m.notBefore = 0
 	case OutcomeNoAnswer:
 		s.attempt(sc, e)
 		m.noAnswers++
-		m.notBefore = time.Time{}
+		m.notBefore = 0
 		if m.noAnswers > 1 {
-			m.notBefore = s.now.Add(s.backOff(m.noAnswers - 1))
+			m.notBefore = instantOf(s.now.Add(s.backOff(m.noAnswers - 1)))
 		}
 	default:
 		s.attempt(sc, e)
-		m.notBefore = s.now.Add(s.backOff(m.attempts))
+		m.notBefore = instantOf(s.now.Add(s.backOff(m.attempts)))
 	}
 	s.dueAgain(sc, e)
 }

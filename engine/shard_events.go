@@ -215,7 +215,7 @@ func (s *shard) podGone(sc *shardCluster, p *pod, superseded bool) {
 	sc.pods--
 	s.interner.put(p.tols)
 	p.tols = nil
-	delete(sc.quiet, p)
+	p.quietUntil = 0
 	if p.ev != nil {
 		reason := ClosePodDeleted
 		if superseded {
@@ -272,20 +272,30 @@ func (s *shard) listed(sc *shardCluster, adopt bool, at time.Time) {
 	}
 }
 
-// quiet ends a pod's quiet time.
-func (p *pod) quiet(sc *shardCluster) {
-	if p.rest != nil {
-		p.rest.quietUntil = time.Time{}
-		delete(sc.quiet, p)
-	}
+// quietPod is a pod whose quiet time ends at until, unless it was given another since.
+type quietPod struct {
+	pod   *pod
+	until instant
+}
+
+// hush begins a pod's quiet time.
+func (s *shard) hush(sc *shardCluster, p *pod) {
+	p.quietUntil = instantOf(s.now.Add(confirmTimeout))
+	sc.quiet = append(sc.quiet, quietPod{p, p.quietUntil})
 }
 
 // stirQuiet decides again for pods whose quiet time is over. Heartbeats call it.
 func (s *shard) stirQuiet(sc *shardCluster) {
-	for p := range sc.quiet {
-		if !p.rest.quietUntil.After(s.now) {
-			p.quiet(sc)
+	for now := instantOf(s.now); len(sc.quiet) > 0 && sc.quiet[0].until <= now; {
+		q := sc.quiet[0]
+		sc.quiet[0] = quietPod{}
+		sc.quiet = sc.quiet[1:]
+		if p := q.pod; p.quietUntil == q.until {
+			p.quietUntil = 0
 			s.decide(sc, p)
 		}
+	}
+	if len(sc.quiet) == 0 {
+		sc.quiet = nil
 	}
 }

@@ -132,17 +132,14 @@ func (s *shard) follow(sc *shardCluster, p *pod, r *ruled) {
 // saidAlready reports whether opening an eviction now would only repeat what
 // shadow mode has recorded, or what an executor has just reported.
 func (p *pod) saidAlready(sc *shardCluster, now time.Time, d *Decision) bool {
-	if p.rest == nil {
-		return false
-	}
-	if p.rest.quietUntil.After(now) {
+	if p.quietUntil != 0 && p.quietUntil > instantOf(now) {
 		return true
 	}
-	if sc.conf.policy.Mode != ModeShadow || p.rest.would.cause == "" {
+	if p.would == nil || sc.conf.policy.Mode != ModeShadow {
 		return false
 	}
 	c := p.cause(d)
-	return p.rest.would.due.Equal(d.Due) && p.rest.would.cause == causeKey(&c)
+	return p.would.due.Equal(d.Due) && p.would.cause == causeKey(&c)
 }
 
 // opened is a new eviction that is not on its way to the disk yet.
@@ -150,7 +147,7 @@ func (s *shard) opened(sc *shardCluster, p *pod, g *grounds) *eviction {
 	e := &eviction{pod: p, grounds: g, openedAt: instantOf(s.now)}
 	p.ev = e
 	if nb := sc.loopBackOff(p, &g.cause); nb.After(s.now) {
-		e.more().notBefore = nb
+		e.more().notBefore = instantOf(nb)
 	}
 	sc.set(e, StateWaiting, HoldNone, time.Time{})
 	return e
@@ -285,7 +282,7 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 	}
 	v := s.version(e)
 	if v.rest != nil {
-		v.rest.delivery, v.rest.confirmBy, v.rest.notBefore, v.rest.holdUntil = nil, time.Time{}, time.Time{}, time.Time{}
+		v.rest.delivery, v.rest.confirmBy, v.rest.notBefore, v.rest.holdUntil = nil, 0, 0, time.Time{}
 	}
 	v.closedAt, v.closeReason, v.cancelCause = instantOf(s.now), reason, cause
 	e.pending++
@@ -321,7 +318,7 @@ func (s *shard) fire(e *eviction) {
 		s.resolve(sc, e, Result{Outcome: OutcomeNoAnswer, Message: "no answer by the deadline"}, nil)
 	case StateConfirming:
 		sc.set(e, StateDue, HoldNone, time.Time{})
-		e.rest.confirmBy = time.Time{}
+		e.rest.confirmBy = 0
 		if s.decide(sc, e.pod); e.pod.ev == e && e.state == StateDue && e.pending == 0 {
 			s.put(sc, e)
 		}
@@ -371,7 +368,7 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 		return
 	}
 	if sc.conf.policy.Mode != ModeEnforce {
-		e.pod.more().would = wouldEvict{due: e.due(), cause: causeKey(e.cause())}
+		e.pod.would = &wouldEvict{due: e.due(), cause: causeKey(e.cause())}
 		s.close(sc, e, CloseWouldEvict, CancelUnspecified)
 		// Its requests have had their answer; a taint may still be to come.
 		s.decide(sc, e.pod)
@@ -411,9 +408,9 @@ func (s *shard) permitted(p *permit) {
 		Token: s.core.newToken(), ExecutorID: p.link.session.hello.ID, SentAt: s.now, Deadline: s.now.Add(deliveryDeadline),
 	}
 	m.link, m.permit, m.deliveredAt = p.link, p, s.now
-	m.lastSentAt = s.now
-	if m.firstSentAt.IsZero() {
-		m.firstSentAt = s.now
+	m.lastSentAt = instantOf(s.now)
+	if m.firstSentAt == 0 {
+		m.firstSentAt = m.lastSentAt
 	}
 	s.heap.disarm(e)
 	sc.set(e, StateDelivered, HoldNone, time.Time{})
@@ -488,7 +485,7 @@ func (s *shard) undeliver(sc *shardCluster, e *eviction) {
 	s.core.deliveries.remove(m.delivery.Token)
 	s.returnPermit(m.permit)
 	if e.attempts() == 0 && m.lastOutcome == OutcomeUnspecified {
-		m.firstSentAt, m.lastSentAt = time.Time{}, time.Time{}
+		m.firstSentAt, m.lastSentAt = 0, 0
 	}
 	m.delivery, m.link, m.permit = nil, nil, nil
 	sc.set(e, StateDue, HoldNone, time.Time{})

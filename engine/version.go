@@ -80,8 +80,9 @@ func (v *Version) Fill(r *EvictionRecord) {
 	}
 	if m := v.rest; m != nil {
 		r.HoldUntil, r.Requests, r.Delivery, r.Attempts, r.NoAnswers = m.holdUntil, m.requests, m.delivery, m.attempts, m.noAnswers
-		r.NotBefore, r.LastOutcome, r.LastMessage = m.notBefore, m.lastOutcome, m.lastMessage
-		r.FirstSentAt, r.LastSentAt, r.ResultAt, r.ConfirmBy = m.firstSentAt, m.lastSentAt, m.resultAt, m.confirmBy
+		r.NotBefore, r.LastOutcome, r.LastMessage = m.notBefore.time(), m.lastOutcome, m.lastMessage
+		r.FirstSentAt, r.LastSentAt = m.firstSentAt.time(), m.lastSentAt.time()
+		r.ResultAt, r.ConfirmBy = m.resultAt.time(), m.confirmBy.time()
 		r.FirstDue, r.Observed = m.firstDue, m.observed
 	}
 }
