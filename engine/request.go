@@ -200,6 +200,13 @@ func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) 
 	return s.queued(e)
 }
 
+// dropRequests takes the requests off an eviction that is over with its node
+// (D15). Those that come until its executor answers are for what comes next.
+func (s *shard) dropRequests(sc *shardCluster, e *eviction) {
+	e.rest.requests = nil
+	delete(sc.requested, e)
+}
+
 // queued is the latest version of an eviction on its way to the disk; the commit
 // gives it its revision.
 func (s *shard) queued(e *eviction) *Version {

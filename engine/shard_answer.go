@@ -151,7 +151,7 @@ func (s *shard) recalled(sc *shardCluster, e *eviction, d *Delivery) {
 		return
 	}
 	// What wants the pod gone by now is another eviction.
-	if len(requests) > 0 && d.Recall != RecallNodeDeleted && !p.gone && !p.terminating && !p.finished {
+	if len(requests) > 0 && !p.gone && !p.terminating && !p.finished {
 		s.openRequested(sc, p, requests)
 		return
 	}

@@ -238,9 +238,17 @@ func (s *shard) leave(sc *shardCluster, e *eviction, reason CloseReason) {
 			return
 		}
 		if reason == CloseNodeDeleted {
+			s.dropRequests(sc, e)
 			s.recall(sc, e, RecallNodeDeleted, CancelUnspecified)
 		}
 	case StateRecalling:
+		if reason == CloseNodeDeleted {
+			s.dropRequests(sc, e)
+			d := *e.rest.delivery
+			d.Recall, d.RecallCause = RecallNodeDeleted, CancelUnspecified
+			e.rest.delivery = &d
+			s.put(sc, e)
+		}
 	case StateConfirming:
 		switch reason {
 		case ClosePodFinished:
