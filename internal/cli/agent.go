@@ -41,6 +41,8 @@ func newAgent(a *app) *cobra.Command {
 service's orders there: it deletes or evicts pods by UID, after a look at their node as it
 is now, and writes the events TaintManagerEviction on them. Whether anything is evicted is
 the cluster's policy with the service: a new cluster is in shadow mode.
+Where the policy's node_health is not OFF it watches the nodes' Leases too, and for
+ENFORCE it sets nodes' conditions and taints, and the readiness of their pods.
 
 Without --kubeconfig it runs in a pod and uses the pod's service account. Several agents
 of one cluster elect a leader by the lease --lease in the namespace -n (default

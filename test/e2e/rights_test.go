@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,7 +25,7 @@ import (
 // neverCalled are rights that the agent has to have and does not use here.
 var neverCalled = map[string]string{
 	"list nodes":   "for API servers that do not stream lists",
-	"list pods":    "for API servers that do not stream lists",
+	"list leases":  "for API servers that do not stream lists",
 	"get pods":     "asks who has the name, after a conflict",
 	"patch events": "counts up an event that comes again",
 }
@@ -41,7 +42,7 @@ func TestAgentNeedsExactlyItsRights(t *testing.T) {
 	c := controlplane.Start(t, controlplane.Options{
 		Kubelets: &controlplane.Kubelets{}, APIServerFlags: []string{"--audit-policy-file", policy, "--audit-log-path", audit.path},
 	})
-	kubectl(t, c).run("kubectl apply --server-side -k deploy/kustomize/overlays/member")
+	kubectl(t, c).run("kubectl apply --server-side -k deploy/kustomize/overlays/member; kubectl apply --server-side -k deploy/kustomize/overlays/node-health")
 	s := service.Start(t, service.Options{Clusters: []string{"east"}})
 	s.Enforce("east")
 	s.StartAgent(service.AgentOptions{
@@ -49,7 +50,13 @@ func TestAgentNeedsExactlyItsRights(t *testing.T) {
 	})
 	s.WaitSynced("east", time.Minute)
 
-	kube.CreateNodes(t, c.Admin, "n1", "n2")
+	hearts := kube.NewHearts(t, c.Admin, shortBeat)
+	kube.CreateNodes(t, c.Admin, "n1", "n2", "n3")
+	hearts.Start("n1", "n2", "n3")
+	kube.WaitNodesReady(t, c.Admin, "n1", "n2", "n3")
+	s.SetPolicy("east", &reprievev1.ClusterPolicy{
+		NodeHealth: reprievev1.NodeHealthMode_NODE_HEALTH_MODE_ENFORCE.Enum(), NodeHealthFigures: shortFigures(),
+	})
 	deletions := kube.Record(t, c.Admin)
 	pods := kube.CreatePods(t, c.Admin, kube.Pod{Name: "deleted", Node: "n1"}, kube.Pod{Name: "evicted", Node: "n2"})
 	kube.WaitRunning(t, c.Admin, pods)
@@ -59,7 +66,14 @@ func TestAgentNeedsExactlyItsRights(t *testing.T) {
 	kube.Taint(t, c.Admin, "n2", kube.NoExecute("maintenance", ""))
 	deletions.Wait(t, time.Minute, pods[1].UID)
 
+	kube.Silence(t, c.Admin, "n3")
+	hearts.Stop("n3")
+	kube.WaitTaint(t, c.Admin, "n3", corev1.TaintNodeUnreachable, true, time.Minute)
+
 	granted := grantedTo(t, c, systemNamespace, "reprieve-agent")
+	for right := range grantedTo(t, c, corev1.NamespaceNodeLease, "reprieve-agent-node-health") {
+		granted[right] = true
+	}
 	await.Until(t, time.Minute, "all rights to be used", func(context.Context) error {
 		used := audit.calls()
 		for right := range granted {

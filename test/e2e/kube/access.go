@@ -19,7 +19,7 @@ import (
 	"github.com/reprieve-dev/reprieve/test/e2e/await"
 )
 
-// ClusterRules returns the rules of a ClusterRole from a file of manifests.
+// ClusterRules returns the rules of a ClusterRole, and of a Role of the same name, from a file of manifests.
 func ClusterRules(t testing.TB, path, name string) []rbacv1.PolicyRule {
 	t.Helper()
 	f, err := os.Open(path)
@@ -27,15 +27,18 @@ func ClusterRules(t testing.TB, path, name string) []rbacv1.PolicyRule {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	var rules []rbacv1.PolicyRule
 	for docs := yaml.NewYAMLOrJSONDecoder(f, 4096); ; {
 		var role rbacv1.ClusterRole
 		switch err := docs.Decode(&role); {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF) && rules == nil:
 			t.Fatalf("%s has no ClusterRole %s", path, name)
+		case errors.Is(err, io.EOF):
+			return rules
 		case err != nil:
 			t.Fatalf("read %s: %v", path, err)
-		case role.Kind == "ClusterRole" && role.Name == name:
-			return role.Rules
+		case (role.Kind == "ClusterRole" || role.Kind == "Role") && role.Name == name:
+			rules = append(rules, role.Rules...)
 		}
 	}
 }

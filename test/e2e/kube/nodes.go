@@ -24,10 +24,33 @@ const settleWithin = 2 * time.Minute
 // CreateNodes makes nodes that kwok plays, if it runs.
 func CreateNodes(t testing.TB, cs kubernetes.Interface, names ...string) {
 	t.Helper()
+	CreateZone(t, cs, "", names...)
+}
+
+// CreateZone makes such nodes in a zone.
+func CreateZone(t testing.TB, cs kubernetes.Interface, zone string, names ...string) {
+	t.Helper()
 	forEach(t, names, func(ctx context.Context, name string) error {
-		_, err := cs.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: name, Labels: map[string]string{controlplane.KubeletLabel: controlplane.KubeletValue},
-		}}, metav1.CreateOptions{})
+		labels := map[string]string{controlplane.KubeletLabel: controlplane.KubeletValue}
+		if zone != "" {
+			labels[corev1.LabelTopologyRegion], labels[corev1.LabelTopologyZone] = "region", zone
+		}
+		_, err := cs.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+		return err
+	})
+}
+
+// CreateReadyNodes makes nodes that nobody plays, whose status says once that they are ready.
+func CreateReadyNodes(t testing.TB, cs kubernetes.Interface, names ...string) {
+	t.Helper()
+	forEach(t, names, func(ctx context.Context, name string) error {
+		n, err := cs.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		now := metav1.NewTime(await.Now())
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
+		_, err = cs.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{})
 		return err
 	})
 }

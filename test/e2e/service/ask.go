@@ -83,6 +83,18 @@ func (s *Service) cluster(ctx context.Context, cluster string) (*reprievev1.Clus
 	return resp.GetCluster(), err
 }
 
+// Nodes returns what the service knows of all nodes of a cluster.
+func (s *Service) Nodes(cluster string) []*reprievev1.NodeView {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), askWithin)
+	defer cancel()
+	resp, err := s.Conn.Query().ListNodes(ctx, &reprievev1.ListNodesRequest{Cluster: cluster, All: true}, patient)
+	if err != nil {
+		s.t.Fatalf("list nodes of %s: %v", cluster, err)
+	}
+	return resp.GetNodes()
+}
+
 // Open returns a cluster's open evictions by pod UID.
 func (s *Service) Open(cluster string) map[string]*reprievev1.Eviction {
 	s.t.Helper()
