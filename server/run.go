@@ -131,7 +131,10 @@ func (s *Service) Stop() {
 }
 
 func (s *Service) stop() {
-	s.deps.Logger.Info("stopping")
+	if s.started {
+		s.deps.Logger.Info("stopping")
+		defer s.deps.Logger.Info("stopped")
+	}
 	s.health.Shutdown()
 	s.chain.stopping.Store(true)
 	s.stopClock()
@@ -166,5 +169,4 @@ func (s *Service) stop() {
 		s.deps.Logger.Warn("admin clients were cut off", "error", err)
 	}
 	s.audit.close()
-	s.deps.Logger.Info("stopped")
 }
