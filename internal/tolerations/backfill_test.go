@@ -216,7 +216,8 @@ func TestBackfillInterrupted(t *testing.T) {
 		t.Errorf("%v; %+v", err, tally(first))
 	}
 	second, err := backfillOf(t, src)
-	if err != nil || second.Failed != 0 || second.Mended == 0 || second.Mended != second.Lacking {
+	// The server may carry out a patch whose caller has gone after the second run's list: that pod is whole by then.
+	if err != nil || second.Failed != 0 || second.Mended == 0 || second.Mended+second.Whole != second.Lacking || second.Whole > workers {
 		t.Errorf("the second run: %v; %+v", err, tally(second))
 	}
 	third, err := backfillOf(t, src)
