@@ -36,6 +36,8 @@ type world struct {
 	m    *Machine
 	now  time.Time
 	objs map[string]*object
+	// order has their names, sorted.
+	order []string
 	// watch: the feed tells of leases. executor: orders are carried out.
 	watch, executor bool
 	model           model
@@ -70,7 +72,7 @@ func (w *world) create(name string) {
 	if rapid.IntRange(0, 5).Draw(w.T, "posted") > 0 {
 		o.post(StatusTrue, w.now)
 	}
-	w.objs[name] = o
+	w.objs[name], w.order = o, append(w.order, name)
 }
 
 func (o *object) post(s Status, now time.Time) {
@@ -80,7 +82,7 @@ func (o *object) post(s Status, now time.Time) {
 	o.Conditions[CondReady], o.ReadyReason, o.Heartbeat = s, "Kubelet", now
 }
 
-func (w *world) names() []string { return slices.Sorted(maps.Keys(w.objs)) }
+func (w *world) names() []string { return w.order }
 
 func (w *world) run() {
 	w.list()
@@ -493,6 +495,13 @@ func (d *model) settle(now time.Time) {
 }
 
 func (d *model) findSilent(now time.Time) {
+	quiet := false
+	for _, n := range d.nodes {
+		quiet = quiet || !n.silent && now.Sub(n.base) > d.f.Grace
+	}
+	if !quiet && !d.held {
+		return
+	}
 	heard := d.heard()
 	if d.held {
 		still := 0
