@@ -72,6 +72,8 @@ func (h *healthOwner) reviewSent(n *healthNode) {
 		reason = RecallPaused
 	case !c.policy.actsOnHealth():
 		reason = RecallShadow
+	case c.live && !h.machine.Knows(n.name, n.want.UID):
+		reason = RecallNodeDeleted
 	case c.live && h.machine.Contradicts(n.name, n.want.UID, n.want.Ordered):
 		reason = RecallCancelled
 	default:

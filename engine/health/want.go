@@ -87,11 +87,17 @@ func (m *Machine) Want(name string) (Want, bool) {
 	return w, true
 }
 
+// Knows reports whether the feed shows the node of that name and UID; an empty UID is any.
+func (m *Machine) Knows(name, uid string) bool {
+	n := m.nodes[name]
+	return n != nil && (uid == "" || n.UID == uid)
+}
+
 // Contradicts reports whether an order for a node says what is not wanted now: the
 // node is another, is heard again, or has another condition.
 func (m *Machine) Contradicts(name, uid string, o Ordered) bool {
 	n := m.nodes[name]
-	if n == nil || uid != "" && n.UID != uid || m.withheld(n) && o.Unknown {
+	if !m.Knows(name, uid) || m.withheld(n) && o.Unknown {
 		return true
 	}
 	wanted := m.wanted(n)
@@ -147,6 +153,10 @@ func (m *Machine) Record(name string) (Record, bool) {
 	if n.silent {
 		// By these it shows whether it was heard over a restart. Of others each renewal would be a write.
 		r.Heartbeat, r.Renew = n.Heartbeat, n.renew
+	}
+	if !m.acting && !r.GrantedAt.IsZero() && n.Taints&noExecute == 0 {
+		// A grant that nobody carried out is none for whom it will be carried out.
+		r.QueuedAt, r.GrantedAt = r.GrantedAt, time.Time{}
 	}
 	return r, true
 }

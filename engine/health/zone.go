@@ -29,8 +29,9 @@ type zone struct {
 	// nodes are all of them; of the counted ones so many are not ready.
 	nodes             map[*node]struct{}
 	counted, notReady int
-	// queue has the nodes that wait for a grant.
-	queue map[*node]struct{}
+	// queue has the nodes that wait for a grant, sorted the same in order; nil if that has changed.
+	queue  map[*node]struct{}
+	sorted []*node
 	// last is when its limiter last let a node pass.
 	last time.Time
 }
@@ -87,7 +88,7 @@ func (m *Machine) leave(n *node) {
 		z.discount(n)
 		delete(z.nodes, n)
 		delete(z.queue, n)
-		n.zone = nil
+		z.sorted, n.zone = nil, nil
 	}
 }
 
@@ -97,6 +98,7 @@ func (n *node) await(since time.Time) {
 	if n.zone == nil {
 		return
 	}
+	n.zone.sorted = nil
 	if since.IsZero() {
 		delete(n.zone.queue, n)
 	} else {
@@ -167,9 +169,12 @@ func (m *Machine) nextGrant(z *zone) (time.Time, bool) {
 
 // waiting are the nodes that wait for a grant, longest first.
 func (z *zone) waiting() []*node {
-	return slices.SortedFunc(maps.Keys(z.queue), func(a, b *node) int {
-		return cmp.Or(a.queuedAt.Compare(b.queuedAt), cmp.Compare(a.Name, b.Name))
-	})
+	if z.sorted == nil {
+		z.sorted = slices.SortedFunc(maps.Keys(z.queue), func(a, b *node) int {
+			return cmp.Or(a.queuedAt.Compare(b.queuedAt), cmp.Compare(a.Name, b.Name))
+		})
+	}
+	return z.sorted
 }
 
 // disrupt notices that all zones are fully disrupted, or no longer. Then the
