@@ -42,6 +42,8 @@ type healthSeen struct {
 	nodes map[string]nodeSeen
 	// states are the cluster's kinds of event that stand.
 	states map[string]bool
+	// acts: node health acted, so that taints are those that are there.
+	acts bool
 }
 
 type nodeSeen struct {
@@ -288,6 +290,7 @@ func (d *Driver) reportHealth(ctx context.Context) error {
 		for i := range nodes {
 			d.tellNode(name, seen, &nodes[i], acts)
 		}
+		seen.acts = acts
 	}
 	return nil
 }
@@ -337,8 +340,8 @@ func (d *Driver) tellNode(cluster string, seen *healthSeen, n *engine.NodeStatus
 	if kind := readyKind(now.ready); kind != "" && now.ready != was.ready && (known || now.ready != health.StatusTrue) {
 		tell(kind, "", n.Health.Reason)
 	}
-	if !known {
-		return // What it has when it is first seen is no news.
+	if !known || acts != seen.acts {
+		return // What it has when it is first seen, or seen in another way, is no news.
 	}
 	for _, t := range (now.taints &^ was.taints).List() {
 		tell("tainted", t.String(), now.reasons[t])

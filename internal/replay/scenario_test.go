@@ -36,8 +36,8 @@ func TestScenarios(t *testing.T) {
 // TestHealthScenarios replays those of node health, N1 to N10, on memory and on real files.
 func TestHealthScenarios(t *testing.T) {
 	files, err := filepath.Glob("../../client/timeline/testdata/health/*.jsonl")
-	if err != nil || len(files) < 23 {
-		t.Fatalf("found %d scenarios, want 23 or more (%v)", len(files), err)
+	if err != nil || len(files) < 26 {
+		t.Fatalf("found %d scenarios, want 26 or more (%v)", len(files), err)
 	}
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".jsonl")
