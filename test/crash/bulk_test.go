@@ -217,6 +217,27 @@ func (h *hands) of(match func(cluster string) bool) []arrived {
 // lateness tells how late orders came, and fails if one was early.
 func lateness(t *testing.T, orders []arrived) string {
 	t.Helper()
+	late := lates(t, orders)
+	n := len(late)
+	return fmt.Sprintf("%d orders, late by %s (median), %s (p99), %s (worst)", n, late[n/2].Round(time.Microsecond), late[n*99/100].Round(time.Microsecond), late[n-1].Round(time.Microsecond))
+}
+
+// besideWithin is how late an order may be of a cluster that is not the one in trouble: both share a disk, on a machine
+// that builds other things meanwhile.
+const besideWithin = 3 * time.Second
+
+// onTime fails if what others do delays a cluster's orders.
+func onTime(t *testing.T, orders []arrived) string {
+	t.Helper()
+	if late := lates(t, orders); late[len(late)-1] > besideWithin {
+		t.Errorf("an order of a cluster beside came %s late", late[len(late)-1])
+	}
+	return lateness(t, orders)
+}
+
+// lates are how late orders came, in order.
+func lates(t *testing.T, orders []arrived) []time.Duration {
+	t.Helper()
 	var late []time.Duration
 	for _, o := range orders {
 		d := o.at.Sub(o.due)
@@ -229,8 +250,7 @@ func lateness(t *testing.T, orders []arrived) string {
 		t.Fatal("no orders")
 	}
 	slices.Sort(late)
-	n := len(late)
-	return fmt.Sprintf("%d orders, late by %s (median), %s (p99), %s (worst)", n, late[n/2].Round(time.Microsecond), late[n*99/100].Round(time.Microsecond), late[n-1].Round(time.Microsecond))
+	return late
 }
 
 // eventually polls until what is asked for is so.
@@ -344,7 +364,7 @@ func TestAllClustersListAgain(t *testing.T) {
 	}
 	good := func(c string) bool { return c != "mute" && c != "deaf" }
 	eventually(t, time.Minute, "orders of all clusters", func() bool { return len(h.of(good)) >= fleetClusters*fleetDue })
-	report := lateness(t, h.of(good))
+	report := onTime(t, h.of(good))
 	peak, after := l.rss("VmHWM"), l.rss("VmRSS")
 	cancel()
 	eventually(t, time.Minute, fmt.Sprintf("goroutines are gone with their streams: %d loaded, %d fed, and now %d", loaded, synced, p.metric(t, "go_goroutines")), func() bool { return p.metric(t, "go_goroutines") <= loaded+30 })
