@@ -21,7 +21,7 @@ type answersHeld struct {
 }
 
 func holdAnswers(t *testing.T) *answersHeld {
-	a := &answersHeld{plan: fault.NewScript(), gate: fault.NewGate(), replies: make(chan string, 3)}
+	a := &answersHeld{plan: fault.NewScript(), gate: fault.NewGate(), replies: make(chan string, 4)}
 	a.bench = newBench(t, fault.New(mem.New().Open, a.plan))
 	t.Cleanup(a.gate.Release)
 	x := a.attach("x", 1)
@@ -85,5 +85,29 @@ func TestNoUnknownOfWhatIsLiveAgain(t *testing.T) {
 	}
 	if !a.answer(x, a.token, engine.OutcomeFailed) {
 		t.Fatal("I1: the answer to a live delivery was not taken")
+	}
+}
+
+// TestEndedOrderTakesNoCredit comes back with the token of an order whose end is
+// on its way to the disk: it is refused when that is there, and leaves its place free.
+func TestEndedOrderTakesNoCredit(t *testing.T) {
+	a := holdAnswers(t)
+	x, err := a.eng.AttachExecutor(engine.ExecutorHello{ID: "x", Clusters: []string{"*"}, Capacity: 1, HeldTokens: []string{a.token}}, a.sink)
+	must(t, err)
+	x.Result(engine.Result{Token: a.token, Outcome: engine.OutcomeEvicted}, func(ok bool) {
+		a.replies <- map[bool]string{true: "third taken", false: "third unknown"}[ok]
+	})
+	a.gate.Release()
+	a.settle()
+	if got := a.said(); !slices.Contains(got, "third unknown") {
+		t.Fatalf("I6: replies %v", got)
+	}
+	st, err := a.eng.Cluster(t.Context(), cluster)
+	if err != nil || len(st.Executors) != 1 || st.Executors[0].Outstanding != 0 {
+		t.Fatalf("executors %+v, %v; want none out", st.Executors, err)
+	}
+	a.advance(10 * time.Second)
+	if n := len(a.sink.take()); n != 1 {
+		t.Fatalf("%d orders after the back-off, want one in the free place", n)
 	}
 }

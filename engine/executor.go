@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -126,17 +127,21 @@ func (x *executors) attach(hello ExecutorHello, sink OrderSink) (*ExecutorSessio
 		old.end(ErrSuperseded)
 	}
 	x.sessions[hello.ID] = s
-	held, tokens := map[string]int{}, slices.Compact(slices.Sorted(slices.Values(hello.HeldTokens)))
-	for _, token := range tokens {
+	held, claimed := map[string]int{}, map[string]deliveryRef{}
+	for _, token := range hello.HeldTokens {
+		if _, twice := claimed[token]; twice {
+			continue
+		}
 		if ref, ok := x.core.deliveries.claim(token, s); ok {
 			held[ref.cluster]++
+			claimed[token] = ref
 		}
 	}
 	for _, cl := range x.core.all() {
 		s.link(cl, held[cl.name])
 	}
-	for _, token := range tokens {
-		s.adopt(token)
+	for _, token := range slices.Sorted(maps.Keys(claimed)) {
+		s.adopt(token, claimed[token])
 	}
 	// What an earlier stream of this executor had and the new one does not, was
 	// lost on the way: nobody will answer it.
@@ -209,12 +214,9 @@ func (s *ExecutorSession) link(cl *cluster, outstanding int) {
 	cl.dispatcher.inbox.put(dispatchMsg{attach: l})
 }
 
-// adopt tells the shard of a held order whose credit it now takes.
-func (s *ExecutorSession) adopt(token string) {
-	ref, ok := s.core.deliveries.get(token)
-	if !ok || ref.session != s {
-		return
-	}
+// adopt tells the shard of a held order whose credit it now takes. The shard gives
+// the credit back if the order has ended, whether or not its token is forgotten yet.
+func (s *ExecutorSession) adopt(token string, ref deliveryRef) {
 	s.mu.Lock()
 	link := s.links[ref.cluster]
 	s.mu.Unlock()
