@@ -106,7 +106,7 @@ func (s *settings) parent(ctx context.Context) (err error) {
 			return fmt.Errorf("-rows %s: not all of these are rows", s.rows)
 		}
 	}
-	began := time.Now()
+	began, load := time.Now(), loadAverage()
 	res := results{}
 	var failed []error
 	// A round measures all rows, so that no row has all of its turns in one minute.
@@ -126,7 +126,7 @@ func (s *settings) parent(ctx context.Context) (err error) {
 			}
 		}
 	}
-	t := table(chosen, res, s, time.Since(began))
+	t := table(chosen, res, about(s, time.Since(began), load), s.quick)
 	if s.out == "" {
 		fmt.Print(t)
 		return errors.Join(failed...)

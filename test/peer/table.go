@@ -108,13 +108,13 @@ func median(m map[int]float64) (mid, least, most float64) {
 }
 
 // table writes the results in Markdown.
-func table(rows []row, res results, s *settings, took time.Duration) string {
+func table(rows []row, res results, about string, quick bool) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n", about(s, took))
+	fmt.Fprintf(&b, "%s\n\n", about)
 	b.WriteString("| row | work | Reprieve | beside | its figure | ratio (spread) | bar | met |\n|---|---|---|---|---|---|---|---|\n")
 	for _, r := range rows {
 		for i, c := range r.compare {
-			name, work := r.name, strings.ReplaceAll(r.work, "N", count(r.size(s.quick)))
+			name, work := r.name, strings.ReplaceAll(r.work, "N", count(r.size(quick)))
 			if i > 0 {
 				name, work = "", ""
 			}
@@ -198,7 +198,7 @@ func count(n int) string {
 }
 
 // about says what was measured where.
-func about(s *settings, took time.Duration) string {
+func about(s *settings, took time.Duration, load string) string {
 	deps := map[string]string{}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, d := range info.Deps {
@@ -213,9 +213,19 @@ func about(s *settings, took time.Duration) string {
 	if s.quick {
 		mode = "the sizes of `make bench-quick`"
 	}
-	return fmt.Sprintf("Commit %s, %s; k8s.io/kubernetes %s, bbolt %s, grpc-go %s; %s, %d CPUs, %s. %d rounds of %s in %s.",
+	return fmt.Sprintf("Commit %s, %s; k8s.io/kubernetes %s, bbolt %s, grpc-go %s; %s, %d CPUs, %s; load average %s before, %s after. %d rounds of %s in %s.",
 		strings.TrimSpace(string(commit)), runtime.Version(), deps["k8s.io/kubernetes"], deps["go.etcd.io/bbolt"], deps["google.golang.org/grpc"],
-		runtime.GOOS+"/"+runtime.GOARCH, runtime.NumCPU(), cpuModel(), s.rounds, mode, took.Round(time.Second))
+		runtime.GOOS+"/"+runtime.GOARCH, runtime.NumCPU(), cpuModel(), load, loadAverage(), s.rounds, mode, took.Round(time.Second))
+}
+
+// loadAverage is how many programs wanted a processor in the last minute, on average.
+func loadAverage() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	load, _, _ := strings.Cut(string(b), " ")
+	return load
 }
 
 func cpuModel() string {
