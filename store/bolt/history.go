@@ -100,8 +100,8 @@ func newDescent(b *bbolt.Bucket, at history.Position) *descent {
 
 // below is a class's newest entry below a position; nil if there is none.
 func below(c *bbolt.Cursor, class history.Class, at history.Position) *entry {
-	k, v := c.Seek(codec.HistoryKey(class, at))
-	if k == nil {
+	var k, v []byte
+	if found, _ := c.Seek(codec.HistoryKey(class, at)); found == nil {
 		k, v = c.Last()
 	} else {
 		k, v = c.Prev()
