@@ -60,7 +60,8 @@ func (w *ward) start() {
 				Policy: engine.Policy{Mode: engine.ModeEnforce, NodeHealth: w.mode}, Fields: engine.PolicyMode | engine.PolicyNodeHealth,
 			}
 		},
-		Jitter: func(d time.Duration) time.Duration { return d },
+		Jitter:   func(d time.Duration) time.Duration { return d },
+		OnHealth: func(serving bool, _ error) { w.health <- serving },
 	})
 	must(w.T, w.eng.Start(w.Context()))
 	w.attachNodes()
