@@ -13,12 +13,11 @@ import (
 
 // offer is a due eviction that a shard has put before its cluster's dispatcher.
 type offer struct {
-	ev         *eviction
-	shard      *shard
-	dispatcher *dispatcher
-	due        time.Time
-	seq        uint64
-	retry      bool
+	// ev is read only for what of it never changes.
+	ev *eviction
+	// grounds are the eviction's as it fell due.
+	grounds *grounds
+	retry   bool
 	// place is the index in its heap plus one; zero: not waiting. The dispatcher's.
 	place int32
 }
@@ -210,7 +209,7 @@ func (d *dispatcher) grant(now time.Time) {
 		link.outstanding++
 		p := &permit{offer: o, link: link}
 		d.line.join(p)
-		o.shard.inbox.put(shardMsg{permit: p})
+		o.ev.pod.shard.inbox.put(shardMsg{permit: p})
 	}
 }
 
@@ -296,10 +295,12 @@ func older(a, b *offer) *offer {
 }
 
 func (o *offer) before(p *offer) bool {
-	if !o.due.Equal(p.due) {
-		return o.due.Before(p.due)
+	if o.grounds != p.grounds && !o.grounds.due.Equal(p.grounds.due) {
+		return o.grounds.due.Before(p.grounds.due)
 	}
-	return o.seq < p.seq
+	return o.ev.seq() < p.ev.seq()
 }
 
 func (o *offer) at() *int32 { return &o.place }
+
+func (o *offer) dispatcher() *dispatcher { return o.ev.sc().dispatcher }

@@ -285,6 +285,11 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 		v.rest.delivery, v.rest.confirmBy, v.rest.notBefore, v.rest.holdUntil = nil, 0, 0, time.Time{}
 	}
 	v.closedAt, v.closeReason, v.cancelCause = instantOf(s.now), reason, cause
+	if len(e.requests()) == 0 {
+		// Who asked for an eviction may yet read it. Of others only the version is read,
+		// and lists may have them until they are swept.
+		e.rest = nil
+	}
 	e.pending++
 	closing := pending{kind: ChangeCloseEviction, cluster: sc.name, version: v}
 	if stay := sc.conf.reprieves[e.pod.uid]; stay != nil && endsReprieve(e.pod, reason) {
@@ -376,7 +381,7 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 	}
 	sc.set(e, StateDue, HoldNone, time.Time{})
 	if e.offer == nil {
-		e.offer = &offer{ev: e, shard: s, dispatcher: sc.dispatcher, due: e.due(), seq: e.seq(), retry: e.attempts() > 0}
+		e.offer = &offer{ev: e, grounds: e.grounds, retry: e.attempts() > 0}
 		sc.dispatcher.inbox.put(dispatchMsg{offer: e.offer})
 	}
 }
@@ -493,7 +498,7 @@ func (s *shard) undeliver(sc *shardCluster, e *eviction) {
 
 // returnPermit gives back a permit that no order left by.
 func (s *shard) returnPermit(p *permit) {
-	s.returnCredit(p.offer.dispatcher, p.link)
+	s.returnCredit(p.offer.dispatcher(), p.link)
 	s.pass(p)
 }
 
@@ -506,8 +511,8 @@ func (s *shard) returnCredit(d *dispatcher, link *execLink) {
 
 // pass gives the turn to the next in line.
 func (s *shard) pass(p *permit) {
-	if next := p.offer.dispatcher.line.leave(p); next != nil {
-		next.offer.shard.inbox.put(shardMsg{turn: next})
+	if next := p.offer.dispatcher().line.leave(p); next != nil {
+		next.offer.ev.pod.shard.inbox.put(shardMsg{turn: next})
 	}
 }
 
