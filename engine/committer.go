@@ -19,14 +19,18 @@ const (
 
 // pending is a change on its way to the disk. A kind of zero changes nothing.
 type pending struct {
-	kind    ChangeKind
-	cluster string
-	// version is set for a change of an eviction, other for any other change.
-	version      *Version
-	other        *Change
+	kind         ChangeKind
 	dropReprieve bool
 	// prune asks for history to be brought back within its quotas.
 	prune bool
+	// tell has the eviction's shard told after the commit. Its number is at hand
+	// here: the eviction itself is far from the committer's cache.
+	tell    bool
+	shard   int32
+	cluster string
+	// version is set for a change of an eviction, other for any other change.
+	version *Version
+	other   *Change
 	// then is called after the commit, by the committer; it must not block.
 	then func()
 }
@@ -234,13 +238,11 @@ func (w *committer) tell(items []pending) {
 	w.acks = w.acks[:0]
 	w.acks = append(w.acks, make([][]*eviction, len(w.core.shards))...)
 	for i := range items {
-		if items[i].version != nil && items[i].kind != ChangeNotify {
-			e := items[i].version.ev
-			id := e.pod.shard.id
-			if w.acks[id] == nil {
-				w.acks[id] = make([]*eviction, 0, len(items)/len(w.acks)+1)
+		if p := &items[i]; p.tell {
+			if w.acks[p.shard] == nil {
+				w.acks[p.shard] = make([]*eviction, 0, len(items)/len(w.acks)+1)
 			}
-			w.acks[id] = append(w.acks[id], e)
+			w.acks[p.shard] = append(w.acks[p.shard], p.version.ev)
 		}
 	}
 	for id, evs := range w.acks {

@@ -232,7 +232,7 @@ func (s *shard) writeObserved(sc *shardCluster, p *pod, m *lateMark, cause Cause
 	}
 	v := s.version(e)
 	v.closedAt, v.closeReason = instantOf(s.now), ClosePodDeleted
-	s.out = append(s.out, pending{kind: ChangeCloseEviction, cluster: sc.name, version: v})
+	s.out = append(s.out, pending{kind: ChangeCloseEviction, cluster: sc.name, version: v, tell: true, shard: int32(s.id)})
 	s.core.observer.Closed(sc.name, ClosePodDeleted)
 }
 

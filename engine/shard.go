@@ -172,7 +172,7 @@ func (s *shard) change(c Change) {
 // put queues the eviction as it stands. What it does next waits for the commit.
 func (s *shard) put(sc *shardCluster, e *eviction) {
 	e.pending++
-	s.out = append(s.out, pending{kind: ChangePutEviction, cluster: sc.name, version: s.version(e)})
+	s.out = append(s.out, pending{kind: ChangePutEviction, cluster: sc.name, version: s.version(e), tell: true, shard: int32(s.id)})
 }
 
 // notify tells watchers of a change that is not stored.

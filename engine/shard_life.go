@@ -291,7 +291,7 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 		e.rest = nil
 	}
 	e.pending++
-	closing := pending{kind: ChangeCloseEviction, cluster: sc.name, version: v}
+	closing := pending{kind: ChangeCloseEviction, cluster: sc.name, version: v, tell: true, shard: int32(s.id)}
 	if stay := sc.conf.reprieves[e.pod.uid]; stay != nil && endsReprieve(e.pod, reason) {
 		closing.dropReprieve = true
 		closing.then = func() { sc.reprieveDropped(stay) }

@@ -191,28 +191,33 @@ func (h *handle) Commit(ctx context.Context, b *engine.Batch) error {
 			return fmt.Errorf("commit to store in memory: change %d of cluster %q: %w", i, b.Changes[i].Cluster, err)
 		}
 	}
+	var c *cluster
 	for i := range b.Changes {
-		h.data.apply(&b.Changes[i])
+		// Changes come in runs of one cluster.
+		if i == 0 || b.Changes[i].Cluster != b.Changes[i-1].Cluster || c == nil {
+			c = h.data.clusters[b.Changes[i].Cluster]
+		}
+		c = h.data.apply(c, &b.Changes[i])
 	}
 	h.data.meta = engine.Meta{Revision: b.Revision, ClockFloor: b.Now}
 	return nil
 }
 
-// apply makes one checked change. mu is held.
-func (d *Data) apply(ch *engine.Change) {
+// apply makes one checked change of a cluster, nil if it is not known, and returns
+// the cluster as it then is. mu is held.
+func (d *Data) apply(c *cluster, ch *engine.Change) *cluster {
 	switch ch.Kind {
 	case engine.ChangeNotify:
-		return
+		return c
 	case engine.ChangeForgetCluster:
 		delete(d.clusters, ch.Cluster)
-		return
+		return nil
 	}
-	c := d.clusters[ch.Cluster]
 	switch {
 	case c != nil:
 	case ch.Kind == engine.ChangeDeleteNode || ch.Kind == engine.ChangeDeleteReprieve || ch.Kind == engine.ChangeDeleteHealth:
 		// Nothing to delete, and no reason to make the cluster known.
-		return
+		return nil
 	default:
 		c = newCluster()
 		d.clusters[ch.Cluster] = c
@@ -245,6 +250,7 @@ func (d *Data) apply(ch *engine.Change) {
 	case engine.ChangeDeleteReprieve:
 		c.reprieves.Delete(ch.Reprieve)
 	}
+	return c
 }
 
 // read is an eviction as it is stored: its cluster is where it is.
@@ -255,12 +261,13 @@ func read(cluster string, v *engine.Version) *engine.EvictionRecord {
 }
 
 func (c *cluster) close(ch *engine.Change) {
-	r := ch.Eviction.Record()
+	var r engine.EvictionRecord
+	ch.Eviction.Fill(&r)
 	c.lastSeq = max(c.lastSeq, r.Seq)
 	c.open.remove(r.Seq)
-	at := history.PositionOf(r)
+	at := history.PositionOf(&r)
 	c.closed.ReplaceOrInsert(closed{at, ch.Eviction})
-	c.classes[history.ClassOf(r)].ReplaceOrInsert(at)
+	c.classes[history.ClassOf(&r)].ReplaceOrInsert(at)
 	if ch.DropReprieve {
 		c.reprieves.Delete(&engine.ReprieveRecord{UID: r.UID})
 	}
