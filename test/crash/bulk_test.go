@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -150,12 +151,44 @@ func (b *bulk) beat(ctx context.Context) {
 type arrived struct {
 	at, due time.Time
 	pod     *reprievev1.EvictPod
+	// place is how many had come before it.
+	place int
 }
 
 // hands answers orders after a while, and tells the feeds.
 type hands struct {
 	mu     sync.Mutex // guards what follows
 	orders []arrived
+	// passed is how many orders had come when a fence came back, by its token.
+	passed map[string]int
+	// say sends an answer with an invented token, by executor.
+	say map[string]func(token string)
+}
+
+func newHands() *hands { return &hands{passed: map[string]int{}, say: map[string]func(string){}} }
+
+// fence has an executor send a fence: what comes behind its refusal was sent by a service that knew all that is
+// acknowledged by now.
+func (h *hands) fence(executor string, n int) {
+	h.mu.Lock()
+	say := h.say[executor]
+	h.mu.Unlock()
+	say(fmt.Sprint(fencePrefix, n))
+}
+
+// fences is how many fences have come back.
+func (h *hands) fences() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.passed)
+}
+
+// tooLate reports whether an order came behind a fence.
+func (h *hands) tooLate(o *arrived, n int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before, back := h.passed[fmt.Sprint(fencePrefix, n)]
+	return back && o.place >= before
 }
 
 // work executes for clusters until ctx ends; mute never answers.
@@ -168,11 +201,23 @@ func (h *hands) work(ctx context.Context, conn *grpc.ClientConn, hello *reprieve
 	if err := stream.Send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Hello{Hello: hello}}); err != nil {
 		return err
 	}
+	h.mu.Lock()
+	h.say[hello.GetExecutorId()] = func(token string) {
+		mu.Lock()
+		defer mu.Unlock()
+		_ = stream.Send(result(token, reprievev1.Outcome_OUTCOME_FAILED))
+	}
+	h.mu.Unlock()
 	go func() {
 		for {
 			m, err := stream.Recv()
 			if err != nil {
 				return
+			}
+			if token := m.GetResultAck().GetToken(); strings.HasPrefix(token, fencePrefix) {
+				h.mu.Lock()
+				h.passed[token] = len(h.orders)
+				h.mu.Unlock()
 			}
 			o := m.GetOrder()
 			if o == nil {
@@ -180,7 +225,7 @@ func (h *hands) work(ctx context.Context, conn *grpc.ClientConn, hello *reprieve
 			}
 			p := o.GetEvictPod()
 			h.mu.Lock()
-			h.orders = append(h.orders, arrived{time.Now(), p.GetDueTime().AsTime(), p})
+			h.orders = append(h.orders, arrived{time.Now(), p.GetDueTime().AsTime(), p, len(h.orders)})
 			h.mu.Unlock()
 			if feed == nil {
 				continue
@@ -351,7 +396,7 @@ func TestAllClustersListAgain(t *testing.T) {
 		}
 		return b.(*bulk)
 	}
-	h := &hands{}
+	h := newHands()
 	badPeers(ctx, t, p, l, h)
 	again := relistAll(ctx, t, l, &feeds)
 	synced := p.metric(t, "go_goroutines")
