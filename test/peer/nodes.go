@@ -26,14 +26,16 @@ import (
 	"k8s.io/kubernetes/pkg/controller/nodelifecycle"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 const (
 	// renewEvery is how often a kubelet renews its Lease.
 	renewEvery = 10
-	// watchFor is how long the nodes are watched: the grace, and what may come on top.
-	watchFor = 60 * time.Second
+	// grace is how long a node may be silent, the same for both sides, and watchFor
+	// how long the nodes are watched: what may come on top is in it.
+	grace, watchFor = 20 * time.Second, 30 * time.Second
 	// registering is how long the original has for its first look at the nodes.
 	registering = 5 * time.Second
 )
@@ -58,7 +60,7 @@ func watched(ctx context.Context, nodes int, renew func([]int) error, found func
 		if err := renew(renewing(second, nodes)); err != nil {
 			return nil, err
 		}
-		if dead == 0 && time.Since(began) > 45*time.Second {
+		if dead == 0 && time.Since(began) > grace/2 {
 			yes, err := found()
 			if err != nil {
 				return nil, err
@@ -92,7 +94,9 @@ func nodesOurs(r *run1) (figures, error) {
 	}
 	observe := reprievev1.NodeHealthMode_NODE_HEALTH_MODE_OBSERVE
 	if _, err := reprievev1.NewAdminServiceClient(s.conn).SetPolicy(r, &reprievev1.SetPolicyRequest{
-		Cluster: clusterName, Policy: &reprievev1.ClusterPolicy{NodeHealth: &observe},
+		Cluster: clusterName, Policy: &reprievev1.ClusterPolicy{
+			NodeHealth: &observe, NodeHealthFigures: &reprievev1.NodeHealthFigures{GracePeriod: durationpb.New(grace)},
+		},
 	}); err != nil {
 		return nil, err
 	}
@@ -174,7 +178,7 @@ func nodesOriginal(r *run1) (figures, error) {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	leases := factory.Coordination().V1().Leases()
 	c, err := nodelifecycle.NewNodeLifecycleController(ctx, leases, factory.Core().V1().Pods(), factory.Core().V1().Nodes(),
-		factory.Apps().V1().DaemonSets(), deafClient{client}, 5*time.Second, time.Minute, 50*time.Second, 0.1, 0.01, 50, 0.55)
+		factory.Apps().V1().DaemonSets(), deafClient{client}, 5*time.Second, time.Minute, grace, 0.1, 0.01, 50, 0.55)
 	if err != nil {
 		return nil, err
 	}
