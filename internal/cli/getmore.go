@@ -119,6 +119,18 @@ func steadyCluster(c *reprievev1.Cluster) {
 	}
 }
 
+// steadyNode clears what each heartbeat changes.
+func steadyNode(n *reprievev1.NodeView) {
+	h := n.GetHealth()
+	if h == nil {
+		return
+	}
+	h.HeartbeatTime = nil
+	if !h.GetSilent() {
+		h.SilentTime = nil
+	}
+}
+
 func newGetClusters(a *app) *cobra.Command {
 	l := &listing[*reprievev1.Cluster]{
 		table: clusterTable, key: (*reprievev1.Cluster).GetName, nothing: "No clusters yet: none has ever fed this service.",
@@ -170,7 +182,9 @@ func (a *app) oneCluster(cmd *cobra.Command, args []string) (string, error) {
 
 func newGetNodes(a *app) *cobra.Command {
 	var all bool
-	l := &listing[*reprievev1.NodeView]{table: nodeTable, key: (*reprievev1.NodeView).GetName, nothing: "No node has a NoExecute taint; --all shows the others."}
+	l := &listing[*reprievev1.NodeView]{
+		table: nodeTable, key: (*reprievev1.NodeView).GetName, nothing: "No node has a NoExecute taint; --all shows the others.", steady: steadyNode,
+	}
 	cmd := &cobra.Command{
 		Use:     "nodes",
 		Aliases: []string{"node"},

@@ -29,6 +29,22 @@ func TestSteadyCluster(t *testing.T) {
 	}
 }
 
+// TestSteadyNode checks that a watch of nodes does not tell each heartbeat.
+func TestSteadyNode(t *testing.T) {
+	node := func(beat time.Duration, silent bool) *reprievev1.NodeView {
+		n := &reprievev1.NodeView{Name: "n", Health: &reprievev1.NodeHealth{HeartbeatTime: at(beat), SilentTime: at(beat + 50*time.Second), Silent: silent}}
+		steadyNode(n)
+		return n
+	}
+	if !proto.Equal(node(0, false), node(10*time.Second, false)) {
+		t.Error("a heartbeat is told as a change")
+	}
+	if proto.Equal(node(0, false), node(0, true)) {
+		t.Error("a silence is not told")
+	}
+	steadyNode(&reprievev1.NodeView{Name: "n"})
+}
+
 // TestGetClustersOfOne narrows the list of clusters by the flag, and not by the
 // environment, in which the name of one may be mistyped.
 func TestGetClustersOfOne(t *testing.T) {
