@@ -96,6 +96,8 @@ func (w *leaseWatch) believes(ctx context.Context) bool {
 	now := w.follower.clock.Now()
 	last, name := w.store.latest()
 	if name == "" || now.Sub(last) <= leaseQuiet || now.Sub(w.looked) <= leaseQuiet {
+		// A look that failed is of no more interest: there has been a sign of life.
+		w.follower.troubles.forget(w.follower.calls("get"))
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)

@@ -45,8 +45,9 @@ func BenchmarkNodeHealth(b *testing.B) {
 	programs := map[string]*process.Process{"service": svc.Process, "agent": agent.Process, "builtin": plane.ControllerManager}
 	round := 0
 	for b.Loop() {
-		before := usages(b, programs)
+		before, renewals := usages(b, programs), hearts.Renewals()
 		await.Pause(b.Context(), measured)
+		b.ReportMetric(float64(hearts.Renewals()-renewals)/measured.Seconds(), "renewals/s")
 		for name, now := range usages(b, programs) {
 			b.ReportMetric(100*(now.CPU-before[name].CPU).Seconds()/measured.Seconds(), name+"-cpu-%")
 			b.ReportMetric(float64(now.Resident)/(1<<20), name+"-MiB")
@@ -93,7 +94,7 @@ func foundByService(b *testing.B, svc *service.Service, hearts *kube.Hearts, nod
 			}
 		}
 		if len(found) < len(nodes) {
-			return fmt.Errorf("%d of %d", len(found), len(nodes))
+			return fmt.Errorf("%d of %d; the cluster's health is %v", len(found), len(nodes), svc.Cluster(labName).GetNodeHealth())
 		}
 		return nil
 	})

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -185,16 +184,16 @@ func TestConditionsBecomeTaints(t *testing.T) {
 	node := nodes[0]
 	// kwok would set the node's conditions itself.
 	kube.Silence(t, w.Admin, node)
-	w.condition(t, node, corev1.NodeMemoryPressure, corev1.ConditionTrue)
+	kube.SetCondition(t, w.Admin, node, corev1.NodeMemoryPressure, corev1.ConditionTrue)
 	w.cordon(t, node, true)
 	w.changes.Wait(t, soon, node, "+node.kubernetes.io/memory-pressure:NoSchedule", from)
 	w.changes.Wait(t, soon, node, "+node.kubernetes.io/unschedulable:NoSchedule", from)
-	w.condition(t, node, corev1.NodeMemoryPressure, corev1.ConditionFalse)
+	kube.SetCondition(t, w.Admin, node, corev1.NodeMemoryPressure, corev1.ConditionFalse)
 	w.cordon(t, node, false)
 	w.changes.Wait(t, soon, node, "-node.kubernetes.io/memory-pressure:NoSchedule", from)
 	w.changes.Wait(t, soon, node, "-node.kubernetes.io/unschedulable:NoSchedule", from)
 
-	w.condition(t, node, corev1.NodeReady, corev1.ConditionFalse)
+	kube.SetCondition(t, w.Admin, node, corev1.NodeReady, corev1.ConditionFalse)
 	w.changes.Wait(t, soon, node, "+"+notReadyNoSchedule, from)
 	w.changes.Wait(t, soon, node, "+"+notReadyNoExecute, from)
 	w.hearts.Stop(node)
@@ -207,21 +206,6 @@ func TestConditionsBecomeTaints(t *testing.T) {
 	}
 	w.healed(t, w.revive(t, node), node)
 	w.changes.Quiet(t, from, nodes[1:]...)
-}
-
-// condition sets a node's condition as a kubelet does.
-func (w *ward) condition(t *testing.T, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus) {
-	t.Helper()
-	now := metav1.NewTime(await.Now())
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{
-		{Type: kind, Status: status, Reason: "Kubelet", LastHeartbeatTime: now, LastTransitionTime: now},
-	}}})
-	if err == nil {
-		_, err = w.Admin.CoreV1().Nodes().Patch(t.Context(), node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	}
-	if err != nil {
-		t.Fatalf("condition %s of node %s: %v", kind, node, err)
-	}
 }
 
 func (w *ward) cordon(t *testing.T, node string, on bool) {

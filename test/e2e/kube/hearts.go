@@ -23,10 +23,11 @@ type Hearts struct {
 	cs    kubernetes.Interface
 	every time.Duration
 
-	// mu guards beats and last.
-	mu    sync.Mutex
-	beats map[string]*beat
-	last  map[string]time.Time
+	// mu guards what follows.
+	mu       sync.Mutex
+	beats    map[string]*beat
+	last     map[string]time.Time
+	renewals int
 }
 
 // beat is one node's renewals.
@@ -69,6 +70,7 @@ func (h *Hearts) Start(nodes ...string) {
 				if h.renew(ctx, node) == nil {
 					h.mu.Lock()
 					h.last[node] = await.Now()
+					h.renewals++
 					h.mu.Unlock()
 				}
 				if !await.Pause(ctx, h.every) {
@@ -103,6 +105,13 @@ func (h *Hearts) Last(node string) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.last[node]
+}
+
+// Renewals is how many the API server has taken so far.
+func (h *Hearts) Renewals() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.renewals
 }
 
 // renew is one renewal. It ends by itself when the API server hangs.

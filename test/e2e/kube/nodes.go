@@ -44,15 +44,30 @@ func CreateZone(t testing.TB, cs kubernetes.Interface, zone string, names ...str
 func CreateReadyNodes(t testing.TB, cs kubernetes.Interface, names ...string) {
 	t.Helper()
 	forEach(t, names, func(ctx context.Context, name string) error {
-		n, err := cs.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		if err != nil {
+		if _, err := cs.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
 			return err
 		}
-		now := metav1.NewTime(await.Now())
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
-		_, err = cs.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{})
-		return err
+		return setCondition(ctx, cs, name, corev1.NodeReady, corev1.ConditionTrue)
 	})
+}
+
+// SetCondition sets a node's condition as a kubelet does, with a heartbeat.
+func SetCondition(t testing.TB, cs kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus) {
+	t.Helper()
+	if err := setCondition(t.Context(), cs, node, kind, status); err != nil {
+		t.Fatalf("condition %s of node %s: %v", kind, node, err)
+	}
+}
+
+func setCondition(ctx context.Context, cs kubernetes.Interface, node string, kind corev1.NodeConditionType, status corev1.ConditionStatus) error {
+	now := metav1.NewTime(await.Now())
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{
+		{Type: kind, Status: status, Reason: "Kubelet", LastHeartbeatTime: now, LastTransitionTime: now},
+	}}})
+	if err == nil {
+		_, err = cs.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	return err
 }
 
 // NodeNames returns n names: prefix-0 and on.
