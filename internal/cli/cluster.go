@@ -74,7 +74,7 @@ func (a *app) printCluster(c *reprievev1.Cluster) {
 		s.block("Zones and node health", clusterHealthLines(h, now)...)
 	}
 	s.block("Warnings", c.GetWarnings()...)
-	s.block("Policy", policyLines(c.GetPolicy(), nil)...)
+	s.block("Policy", folded(policyLines(c.GetPolicy(), nil))...)
 }
 
 func orDash(s string) string {

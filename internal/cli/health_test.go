@@ -81,6 +81,24 @@ func TestHealthTables(t *testing.T) {
 	}
 }
 
+// A policy's long values are folded to the width of a terminal.
+func TestFoldedPolicy(t *testing.T) {
+	long := "node_health_figures=" + strings.Repeat("grace_period=40s,", 20) + "taint_rate=1"
+	names := "excluded_namespaces=" + strings.Repeat("n", 200)
+	got := folded([]string{"mode=ENFORCE", long, names})
+	if len(got) < 5 || got[0] != "mode=ENFORCE" || got[len(got)-1] != names {
+		t.Fatalf("%q", got)
+	}
+	for _, line := range got[:len(got)-1] {
+		if len(line) > 96 {
+			t.Errorf("%d columns: %s", len(line), line)
+		}
+	}
+	if whole := strings.Join(got[1:len(got)-1], ""); strings.ReplaceAll(whole, "    ", "") != long {
+		t.Errorf("%q", whole)
+	}
+}
+
 // What `policy get` writes of the figures `policy set` takes.
 func TestHealthFigures(t *testing.T) {
 	zero, share, nodes, off := 0.0, 0.75, uint32(4), true

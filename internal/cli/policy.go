@@ -35,7 +35,7 @@ func newPolicyGet(a *app) *cobra.Command {
 			if a.flags.output != outputTable {
 				return a.printMessage(r)
 			}
-			for _, l := range policyLines(r.GetPolicy(), r.GetStored()) {
+			for _, l := range folded(policyLines(r.GetPolicy(), r.GetStored())) {
 				fmt.Fprintln(a.Out, cleanText(l))
 			}
 			_, err = fmt.Fprintf(a.Out, "# etag %s\n", r.GetEtag())

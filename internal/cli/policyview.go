@@ -32,6 +32,24 @@ func policyLines(p, stored *reprievev1.ClusterPolicy) []string {
 	return lines
 }
 
+// folded breaks a long line of a policy after commas, for people to read.
+func folded(lines []string) []string {
+	const width, indent = 96, "    "
+	var out []string
+	for _, line := range lines {
+		for len(line) > width {
+			cut := strings.LastIndexByte(line[:width], ',')
+			if cut < len(indent) {
+				break
+			}
+			out = append(out, line[:cut+1])
+			line = indent + line[cut+1:]
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
 // policyValue is one field's value as people write it.
 func policyValue(p *reprievev1.ClusterPolicy, fd protoreflect.FieldDescriptor) string {
 	one := &reprievev1.ClusterPolicy{}
