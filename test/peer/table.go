@@ -38,14 +38,12 @@ const (
 	atMost
 	// within: ours less theirs must be no more.
 	within
-	// absolute: ours must be no more, whatever the others do.
-	absolute
 )
 
 // comparison is one line of the table.
 type comparison struct {
 	// ours and theirs are "side/figure" of the row, or "row/side/figure" of another.
-	// An absolute bound has no theirs.
+	// Without theirs the bar is ours' own, whatever the others do.
 	ours, theirs string
 	// as says what theirs is, to readers.
 	as    string
@@ -127,7 +125,7 @@ func table(rows []row, res results, about string, quick bool) string {
 // line is the part of the table that the comparison fills.
 func (c *comparison) line(r *row, res results) string {
 	ours, theirs := res.of(r.name, c.ours), res.of(r.name, c.theirs)
-	if c.bound == absolute {
+	if c.theirs == "" {
 		return c.lineAlone(ours)
 	}
 	times := c.times
@@ -161,13 +159,17 @@ func (c *comparison) line(r *row, res results) string {
 	return fmt.Sprintf("%s | %s | %s | %s | %s | %s", show(a, c.unit), c.as, show(times*z, c.unit), ratio, bar, verdict(met))
 }
 
-// lineAlone is the line of a figure with an absolute bound.
+// lineAlone is the line of a figure with a bar of its own.
 func (c *comparison) lineAlone(ours map[int]float64) string {
 	if len(ours) == 0 {
 		return fmt.Sprintf("not measured | %s | | | | **no**", c.as)
 	}
 	mid, least, most := median(ours)
-	return fmt.Sprintf("%s | %s | | (%.2g-%.2g) | at most %.3g %s | %s", show(mid, c.unit), c.as, least, most, c.bar, c.unit, verdict(mid <= c.bar))
+	met, sign := mid >= c.bar, "at least"
+	if c.bound == atMost {
+		met, sign = mid <= c.bar, "at most"
+	}
+	return fmt.Sprintf("%s | %s | | (%s to %s) | %s %s | %s", show(mid, c.unit), c.as, show(least, c.unit), show(most, c.unit), sign, show(c.bar, c.unit), verdict(met))
 }
 
 func verdict(met bool) string {
