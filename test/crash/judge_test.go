@@ -291,6 +291,10 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 		return
 	}
 	now := time.Now()
+	j.mu.Lock()
+	// What is overdue is so on engine time: what falls due later leaves by the timers of its shard.
+	overdue := now.Add(j.ahead - skew)
+	j.mu.Unlock()
 	early := map[string]leaving{}
 	j.w.mu.Lock()
 	for uid := range j.w.pods {
@@ -305,7 +309,7 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 				// One that was recalled in a gap waits for the list that tells its due instant anew.
 				j.due(uid, v, e.GetDueTime().AsTime())
 			}
-			if e.GetAttempts() == 0 && e.GetLastOutcome() == 0 && e.GetBackOffUntil() == nil && e.GetDueTime().AsTime().Before(now) {
+			if e.GetAttempts() == 0 && e.GetLastOutcome() == 0 && e.GetBackOffUntil() == nil && e.GetDueTime().AsTime().Before(overdue) {
 				early[uid] = leaving{due: e.GetDueTime().AsTime(), seq: sequence(e.GetId()), version: v.version}
 			}
 		case !v.leaves && e != nil && e.GetDelivery() == nil && !j.awaitsList(e) && e.GetState() != reprievev1.EvictionState_EVICTION_STATE_CONFIRMING:
