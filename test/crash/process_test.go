@@ -133,11 +133,18 @@ var errDied = errors.New("the process died")
 // ready waits until the service answers, or has died.
 func (p *program) ready(l *life) error {
 	deadline := time.Now().Add(startWithin)
+	ports := []string{p.addr}
+	if p.admin != "" {
+		ports = append(ports, p.admin)
+	}
 	for time.Now().Before(deadline) {
-		c, err := net.DialTimeout("tcp", p.addr, 100*time.Millisecond)
+		c, err := net.DialTimeout("tcp", ports[0], 100*time.Millisecond)
 		if err == nil {
 			_ = c.Close()
-			return nil
+			if ports = ports[1:]; len(ports) == 0 {
+				return nil
+			}
+			continue
 		}
 		if l.wait(2 * time.Millisecond) {
 			return errDied
