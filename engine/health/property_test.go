@@ -242,6 +242,8 @@ func (w *world) report() {
 	}
 	w.m.Renewed(w.now, names, times)
 	w.model.renewed(w.now, names, times)
+	// In the states that the zones are in now, before the nodes say how they are.
+	w.checkGrants()
 	for _, name := range names {
 		// A kubelet that is heard again says soon how it is.
 		if o := w.objs[name]; o.Conditions[CondReady] == StatusUnknown {
@@ -553,6 +555,16 @@ func (d *model) heard() (list []*modelNode) {
 	return list
 }
 
+// counted is how many nodes of a zone count.
+func (d *model) counted(zone string) (of int) {
+	for _, n := range d.nodes {
+		if n.zone == zone && !n.excluded {
+			of++
+		}
+	}
+	return of
+}
+
 func (d *model) state(zone string) ZoneState {
 	of, bad := 0, 0
 	for _, n := range d.nodes {
@@ -576,6 +588,9 @@ func (d *model) state(zone string) ZoneState {
 func (d *model) grant(w *world, n *modelNode) {
 	if d.held || d.disrupted {
 		w.Fatalf("N5, N8: at %s: node %s got its NoExecute taint although nobody may", w.at(), n.name)
+	}
+	if d.state(n.zone) == ZonePartial && d.counted(n.zone) <= d.f.LargeZone {
+		w.Fatalf("N5: at %s: node %s got its NoExecute taint in zone %s, which is small and partially disrupted", w.at(), n.name, n.zone)
 	}
 	last, before := d.granted[n.zone]
 	if before && w.now.Sub(last) < 10*time.Second {
