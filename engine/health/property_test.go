@@ -132,9 +132,13 @@ func (w *world) step() {
 	case 12:
 		w.watch = !w.watch
 	case 13:
-		o := w.any()
-		o.Zone = rapid.SampledFrom([]string{"a", "b", "c"}).Draw(w.T, "new zone")
-		w.show(o)
+		zone := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(w.T, "new zone")
+		for _, name := range w.names() {
+			if o := w.objs[name]; rapid.Bool().Draw(w.T, "moves") {
+				o.Zone = zone
+				w.show(o)
+			}
+		}
 	case 14:
 		o := w.any()
 		o.Taints = 0
