@@ -122,6 +122,30 @@ func TestN5AllZonesDisruptedTakesTheNoExecuteTaintsOff(t *testing.T) {
 	r.want("a", "unknown=false pods=true +not-ready:NoExecute -")
 }
 
+func TestN5TheLastPieceOfALostClusterIsHeldAndTheRestLosesItsTaints(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b", "c")
+	// a has its taint; then it falls silent too, which is yet to be written on the node.
+	r.m.Node(r.now, nodeWith("a", StatusFalse, Set(NotReadyNoSchedule, NotReadyNoExecute)))
+	r.pass(30*time.Second, "b", "c")
+	r.pass(40 * time.Second)
+	r.want("a", "unknown=true pods=true +unreachable:NoSchedule,unreachable:NoExecute -not-ready:NoSchedule,not-ready:NoExecute")
+	r.pass(11 * time.Second)
+	r.want("b", nothing)
+	r.want("a", "unknown=false pods=false + -not-ready:NoExecute")
+	a := nodeWith("a", StatusUnknown, Set(UnreachableNoSchedule))
+	a.Conditions = [conditions]Status{StatusUnknown, StatusUnknown, StatusUnknown, StatusUnknown}
+	r.m.Node(r.now, a)
+	r.m.Ordered("a", Ordered{MarkPods: true})
+	r.m.Applied("a")
+	r.pass(time.Hour)
+	r.want("a", nothing)
+	r.pass(time.Second, "b", "c")
+	r.want("a", nothing)
+	r.pass(10*time.Second, "b", "c")
+	r.want("a", "unknown=false pods=false +unreachable:NoExecute -")
+}
+
 func TestN6ReadyAgainBeforeThePodsAreMarked(t *testing.T) {
 	r := newRig(t, DefaultFigures())
 	r.begin("a", "b")

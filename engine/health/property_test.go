@@ -196,8 +196,14 @@ func (w *world) restart() {
 	w.list()
 	for name, n := range w.model.nodes {
 		kept := w.objs[name].Taints
-		if lost := before[name] &^ kept; lost != 0 && n.bad() && !disrupted && !w.model.disrupted {
-			w.Fatalf("N7: a restart took %s from node %s, which is %s", lost, name, n.ready)
+		if !n.bad() || disrupted || w.model.disrupted {
+			continue
+		}
+		// Not-ready may have been swapped for unreachable, or back (N3).
+		for _, effect := range []TaintSet{noExecute, ^noExecute} {
+			if before[name]&effect != 0 && kept&effect == 0 {
+				w.Fatalf("N7: a restart took %s from node %s, which is %s", before[name]&^kept, name, n.ready)
+			}
 		}
 	}
 }
@@ -483,19 +489,18 @@ func (d *model) settle(now time.Time) {
 	if d.sighted {
 		d.findSilent(now)
 	}
-	zones := map[string]bool{}
+	counted, all := false, true
 	for _, n := range d.nodes {
-		if !n.excluded {
-			zones[n.zone] = true
+		if n.excluded {
+			continue
 		}
+		counted = true
+		unheard := d.held && !n.silent && n.ever && now.Sub(n.base) >= d.f.Grace/2
+		all = all && (n.ready != StatusTrue || unheard)
 	}
-	all := len(zones) > 0
-	for z := range zones {
-		all = all && d.state(z) == ZoneFull
-	}
-	if d.disrupted && !all {
+	all = all && counted
+	if d.disrupted && !all && !d.held {
 		d.amnesty(now)
-		d.held = false
 	}
 	d.disrupted = all
 }

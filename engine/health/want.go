@@ -70,13 +70,19 @@ func (m *Machine) withheld(n *node) bool {
 // known well enough.
 func (m *Machine) Want(name string) (Want, bool) {
 	n := m.nodes[name]
-	if n == nil || !m.live || !n.shown || m.withheld(n) {
+	if n == nil || !m.live || !n.shown {
 		return Want{}, false
 	}
 	wanted := m.wanted(n)
 	w := Want{UID: n.UID, Ready: n.Conditions[CondReady], Heartbeat: n.Heartbeat, Renew: n.renew}
-	w.Unknown, w.MarkPods = n.lacksUnknown(), n.podsPending && n.bad()
-	w.Add, w.Remove = wanted&^n.Taints, n.Taints&^wanted
+	switch {
+	case !m.withheld(n):
+		w.Unknown, w.MarkPods = n.lacksUnknown(), n.podsPending && n.bad()
+		w.Add, w.Remove = wanted&^n.Taints, n.Taints&^wanted
+	case !m.disruptedSince.IsZero():
+		// Whether it is silent is not known well enough; that it keeps its pods is.
+		w.Remove = n.Taints & noExecute
+	}
 	if !m.heldSince.IsZero() && n.Taints&noExecute == 0 {
 		w.Add &^= noExecute
 	}

@@ -181,14 +181,7 @@ func (z *zone) waiting() []*node {
 // control plane is cut off from the nodes rather than they are dead: their
 // NoExecute taints go, and none is granted until that ends.
 func (m *Machine) disrupt() {
-	full, all := 0, true
-	for _, z := range m.zones {
-		if z.counted > 0 {
-			full++
-			all = all && z.state(&m.figures) == ZoneFull
-		}
-	}
-	switch all = all && full > 0; {
+	switch all := m.allDisrupted(); {
 	case all && m.disruptedSince.IsZero():
 		m.disruptedSince = m.now
 		for _, n := range m.nodes {
@@ -200,7 +193,9 @@ func (m *Machine) disrupt() {
 		}
 	case !all && !m.disruptedSince.IsZero():
 		m.disruptedSince = time.Time{}
-		m.amnesty()
+		if m.heldSince.IsZero() {
+			m.amnesty()
+		}
 		for _, z := range m.zones {
 			z.last = m.now
 		}
@@ -213,6 +208,26 @@ func (m *Machine) disrupt() {
 			m.touch(n)
 		}
 	}
+}
+
+// allDisrupted reports whether no counted node is known to be ready. While a
+// silence is held, those silent for half the grace are not: of a cluster that was
+// lost piece by piece the last piece is held, and the others must lose their taints
+// all the same.
+func (m *Machine) allDisrupted() bool {
+	counted, ready := 0, 0
+	for _, z := range m.zones {
+		counted += z.counted
+		ready += z.counted - z.notReady
+	}
+	if !m.heldSince.IsZero() {
+		for n := m.heard.first; n != nil && m.now.Sub(n.heard) >= m.figures.Grace/2; n = n.next {
+			if n.tally == tallyReady {
+				ready--
+			}
+		}
+	}
+	return counted > 0 && ready == 0
 }
 
 // grant lets nodes have their NoExecute taint, at most as fast as their zone's rate.
