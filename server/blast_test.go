@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -21,6 +23,10 @@ import (
 // reprieve runs the command line against the service and returns what it printed.
 func (f *fixture) reprieve(args ...string) (code int, out, errs string) {
 	f.t.Helper()
+	return f.reprieveContext(f.ctx, args...)
+}
+
+func (f *fixture) reprieveContext(ctx context.Context, args ...string) (code int, out, errs string) {
 	var stdout, stderr bytes.Buffer
 	env := &cli.Env{
 		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(string) string { return "" },
@@ -30,7 +36,7 @@ func (f *fixture) reprieve(args ...string) (code int, out, errs string) {
 			return client.Dial(ctx, conf)
 		},
 	}
-	code = cli.Main(f.ctx, env, args)
+	code = cli.Main(ctx, env, args)
 	return code, stdout.String(), stderr.String()
 }
 
@@ -124,6 +130,53 @@ reprieve_blast_radius_tripped{cluster="east"} `+want+"\n"), "reprieve_blast_radi
 	}
 	if code, _, errs := f.reprieve("blast", "reject", "east"); code != 3 {
 		t.Errorf("rejecting again: exit %d, %s", code, errs)
+	}
+}
+
+// TestFeedsListEndsWhereSyncedStands feeds files in which a mistake follows the list
+// within the same read. It is news of a live cluster, not part of the adoption, in
+// which nothing counts.
+func TestFeedsListEndsWhereSyncedStands(t *testing.T) {
+	const synced = `{"control":"synced"}` + "\n"
+	var nodes, pods, mistake strings.Builder
+	for i := range 30 {
+		node := fmt.Sprintf(`"object":{"apiVersion":"v1","kind":"Node","metadata":{"name":"n%d","uid":"nu%d"}`, i, i)
+		fmt.Fprintf(&nodes, `{"type":"ADDED",%s}}`+"\n", node)
+		fmt.Fprintf(&mistake, `{"type":"MODIFIED",%s,"spec":{"taints":[{"key":"example.com/mistake","effect":"NoExecute"}]}}}`+"\n", node)
+		fmt.Fprintf(&pods, `{"type":"ADDED","object":{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"web","name":"p%d","uid":"pu%d"},"spec":{"nodeName":"n%d"}}}`+"\n", i, i, i)
+	}
+	for name, files := range map[string][]string{
+		"one file":        {nodes.String() + pods.String() + synced + mistake.String()},
+		"without control": {nodes.String() + pods.String() + mistake.String()},
+		"two files":       {nodes.String() + synced + mistake.String(), pods.String() + synced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, memory(), enforce)
+			x := f.executor("x", 100, "east")
+			args := []string{"feed", "--cluster", "east", "--cluster-uid", "cu", "--follow"}
+			for i, text := range files {
+				file := filepath.Join(t.TempDir(), fmt.Sprint(i))
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				args = append(args, "-f", file)
+			}
+			ctx, interrupt := context.WithCancel(f.ctx)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				if code, _, errs := f.reprieveContext(ctx, args...); code != 0 || !strings.Contains(errs, "30 nodes, 30 pods; mode ENFORCE") {
+					t.Errorf("feed: exit %d, %s", code, errs)
+				}
+			}()
+			defer func() { <-ended }()
+			defer interrupt()
+			for range 6 {
+				x.order()
+			}
+			f.held(24)
+			x.nothing()
+		})
 	}
 }
 

@@ -10,6 +10,10 @@ import (
 	"time"
 )
 
+// maxHeld bounds the entries of one input that are held until all are complete. An
+// input with more is not read on until then.
+const maxHeld = 10_000
+
 // DefaultSyncedAfter is the silence after which a watch's stream has shown its whole list.
 const DefaultSyncedAfter = 2 * time.Second
 
@@ -36,10 +40,12 @@ type MergeOptions struct {
 // Merge reads several inputs side by side, each one resource's list or watch
 // stream, and hands their entries to emit one at a time. When every input is
 // complete it calls synced once: an input is complete at its first entry that is
-// not ADDED, after SyncedAfter of silence, or at its end. Silence counts while
-// the input is waited for, not while emit takes its time; that of an input which
-// has shown nothing yet counts from the first entry of another, because until
-// then the programs that write may not have reached their server. Merge returns
+// not ADDED, after SyncedAfter of silence, or at its end. That entry and those
+// after it are not of the list: they come after the call of synced, but for leases,
+// which no list has. Silence counts while the input is waited for, not while emit
+// takes its time; that of an input which has shown nothing yet counts from the first
+// entry of another, because until then the programs that write may not have reached
+// their server. Merge returns
 // when all inputs have ended, with the first error of one, of emit or of synced,
 // or ctx's cause. A read that blocks is not waited for: close the inputs.
 func Merge(ctx context.Context, inputs []Input, o MergeOptions, emit func(Entry) error, synced func() error) error {
@@ -49,7 +55,7 @@ func Merge(ctx context.Context, inputs []Input, o MergeOptions, emit func(Entry)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	m := &merger{
-		ctx: ctx, opts: o, events: make(chan mergeEvent), inputs: make([]inputState, len(inputs)),
+		ctx: ctx, opts: o, events: make(chan mergeEvent), whole: make(chan struct{}), inputs: make([]inputState, len(inputs)),
 		open: len(inputs), incomplete: len(inputs), emit: emit, synced: synced,
 	}
 	for i := range inputs {
@@ -88,7 +94,11 @@ type merger struct {
 	ctx    context.Context
 	opts   MergeOptions
 	events chan mergeEvent
+	// whole is closed when every input is complete.
+	whole  chan struct{}
 	inputs []inputState
+	// held are entries of complete inputs while others are not.
+	held   []Entry
 	emit   func(Entry) error
 	synced func() error
 	// open and incomplete count inputs.
@@ -100,8 +110,9 @@ type inputState struct {
 	name string
 	// seen counts what was read, its end included, also while it waits to be taken.
 	seen atomic.Int64
-	// complete is set by run alone.
+	// complete and held, how many of its entries are held, are set by run alone.
 	complete atomic.Bool
+	held     atomic.Int64
 }
 
 // read reads one input in a goroutine of its own.
@@ -110,6 +121,9 @@ func (m *merger) read(i int, in Input) {
 	state := &m.inputs[i]
 	for {
 		stop := func() bool { return true }
+		if state.held.Load() >= maxHeld && !m.waitWhole() {
+			return
+		}
 		if seen := state.seen.Load(); seen > 0 {
 			stop = m.listen(i, seen)
 		}
@@ -119,6 +133,16 @@ func (m *merger) read(i int, in Input) {
 		if !m.send(mergeEvent{input: i, entry: e, err: err}) || err != nil {
 			return
 		}
+	}
+}
+
+// waitWhole waits until every input is complete, and reports whether they are.
+func (m *merger) waitWhole() bool {
+	select {
+	case <-m.whole:
+		return true
+	case <-m.ctx.Done():
+		return false
 	}
 }
 
@@ -188,15 +212,36 @@ func (m *merger) take(ev mergeEvent) error {
 	default:
 		done = ev.entry.Type != Added
 	}
-	if done && m.inputs[ev.input].complete.CompareAndSwap(false, true) {
+	state := &m.inputs[ev.input]
+	if done && state.complete.CompareAndSwap(false, true) {
 		if m.incomplete--; m.incomplete == 0 {
-			if err := m.synced(); err != nil {
-				return fmt.Errorf("end of the list: %w", err)
+			if err := m.endOfList(); err != nil {
+				return err
 			}
 		}
 	}
-	if ev.err != nil || ev.silent {
+	switch {
+	case ev.err != nil || ev.silent:
 		return nil //nolint:nilerr // only io.EOF comes here: an input's end is no fault
+	case m.incomplete > 0 && state.complete.Load() && ev.entry.Lease == nil:
+		m.held = append(m.held, ev.entry)
+		state.held.Add(1)
+		return nil
 	}
 	return m.emit(ev.entry)
+}
+
+// endOfList tells that every input is complete and hands out what was held until then.
+func (m *merger) endOfList() error {
+	if err := m.synced(); err != nil {
+		return fmt.Errorf("end of the list: %w", err)
+	}
+	close(m.whole)
+	for _, e := range m.held {
+		if err := m.emit(e); err != nil {
+			return err
+		}
+	}
+	m.held = nil
+	return nil
 }

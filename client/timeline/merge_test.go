@@ -98,17 +98,18 @@ const (
 	changeNode = `{"type":"MODIFIED","object":` + nodeJSON + `}`
 	addPod     = `{"type":"ADDED","object":` + podJSON + `}`
 	deletePod  = `{"type":"DELETED","object":` + podJSON + `}`
+	renewal    = `{"type":"MODIFIED","object":{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"n1","namespace":"kube-node-lease"},"spec":{"renewTime":"2026-01-01T00:00:00Z"}}}`
 )
 
 func TestMergeIsSyncedAtTheFirstChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := merge(t, 2)
-		m.write(0, addNode+changeNode)
-		m.want("ADDED n1", "MODIFIED n1")
+		m.write(0, addNode+changeNode+renewal)
+		m.want("ADDED n1", "MODIFIED") // The change is not of the list, which the pods still lack.
 		m.write(1, addPod)
 		m.want("ADDED default/p")
 		m.write(1, deletePod)
-		m.want("synced", "DELETED default/p")
+		m.want("synced", "MODIFIED n1", "DELETED default/p")
 		m.write(0, changeNode)
 		m.want("MODIFIED n1")
 		m.close()
@@ -140,6 +141,33 @@ func TestMergeIsSyncedAfterSilence(t *testing.T) {
 	})
 }
 
+// TestMergeHoldsALongInput: what an input has to say after its list waits for the
+// others, and is not read on beyond a bound.
+func TestMergeHoldsALongInput(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const changes = 10_100
+		m := merge(t, 2)
+		var written int
+		go func() {
+			_, _ = io.WriteString(m.writers[0], addNode)
+			for range changes {
+				if _, err := io.WriteString(m.writers[0], changeNode); err != nil {
+					return
+				}
+				written++
+			}
+		}()
+		m.want("ADDED n1")
+		if written < 10_000 || written == changes {
+			t.Errorf("%d of %d changes were read before the other list is whole", written, changes)
+		}
+		m.write(1, addPod)
+		_ = m.writers[1].Close()
+		m.want(slices.Concat([]string{"ADDED default/p", "synced"}, slices.Repeat([]string{"MODIFIED n1"}, changes))...)
+		m.close()
+	})
+}
+
 // TestMergeWaitsForTheFirstWord: while nobody has shown anything, silence means
 // nothing; then an input without objects has 2 s to show one.
 func TestMergeWaitsForTheFirstWord(t *testing.T) {
@@ -148,11 +176,11 @@ func TestMergeWaitsForTheFirstWord(t *testing.T) {
 		time.Sleep(time.Hour)
 		m.want()
 		m.write(0, addNode+changeNode)
-		m.want("ADDED n1", "MODIFIED n1")
+		m.want("ADDED n1")
 		time.Sleep(1999 * time.Millisecond)
 		m.want()
 		time.Sleep(time.Millisecond)
-		m.want("synced")
+		m.want("synced", "MODIFIED n1")
 		m.close()
 	})
 }

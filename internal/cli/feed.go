@@ -40,11 +40,13 @@ func newFeed(a *app) *cobra.Command {
 		Short: "Feed a cluster's nodes and pods from files and kubectl streams",
 		Long: `Sends the nodes and pods of one cluster to the service, as an agent does. Each -f is a
 kubectl watch stream (kubectl get nodes -w --output-watch-events -o json), a dump (List,
-JSON or YAML) or a timeline without controls; several make one feed. The cluster is
-synced when each input is complete: at its first line that is not ADDED, after
---synced-after of silence, or at its end. The command ends when all inputs have ended
-and everything is on the service's disk; --follow then keeps the feed alive until it is
-interrupted. When the connection breaks it connects and lists again by itself.
+JSON or YAML) or a timeline with no control but synced; several make one feed. The
+cluster is synced when each input is complete: at its first line that is not ADDED, after
+--synced-after of silence, or at its end. What stands after that is not part of the list:
+it is sent, as news of a live cluster, once the service has the list. The command ends
+when all inputs have ended and everything is on the service's disk; --follow then keeps
+the feed alive until it is interrupted. When the connection breaks it connects and lists
+again by itself.
 An interrupt is a failure (exit code 1), except of a --follow that was synced (0).
 
 Where the cluster's policy has node_health on, one of the inputs has to be the nodes'
@@ -122,6 +124,7 @@ func (a *app) runFeeder(ctx context.Context, conn *client.Conn, f feedFlags, sou
 				return
 			}
 			live.Store(true)
+			source.synced()
 			nodes, pods := source.counts()
 			fmt.Fprintf(a.Err, "Cluster %s is synced: %s, %s; mode %s.\n", source.cluster, plural(uint64(nodes), "node", "nodes"), plural(uint64(pods), "pod", "pods"), modeWord(feeder.Status().Mode))
 		},

@@ -34,7 +34,10 @@ type fileSource struct {
 
 	mu      sync.Mutex // guards what follows
 	objects map[string]*reprievev1.Event
-	changes []*reprievev1.Event // since the last List began
+	// first is the first list as it stood where it ended, until the service has it:
+	// what is read after its end is news of a live cluster, not part of its adoption.
+	first   map[string]*reprievev1.Event
+	changes []*reprievev1.Event // since first ended, later since the last List began
 	relist  bool                // there were too many
 	ended   bool
 	err     error
@@ -64,14 +67,29 @@ func (s *fileSource) read(ctx context.Context, inputs []timeline.Input, o timeli
 		defer s.mu.Unlock()
 		delete(s.leases.inputs, name)
 	}
-	err := timeline.Merge(ctx, inputs, o, s.take, func() error {
-		s.once.Do(func() { close(s.listed) })
-		return nil
-	})
+	err := timeline.Merge(ctx, inputs, o, s.take, s.endOfList)
 	s.mu.Lock()
 	s.ended, s.err = true, err
 	s.mu.Unlock()
 	s.once.Do(func() { close(s.listed) })
+	s.signal()
+}
+
+// endOfList keeps the first list as it stands.
+func (s *fileSource) endOfList() error {
+	s.mu.Lock()
+	s.first = maps.Clone(s.objects)
+	s.changes, s.relist = nil, false
+	s.mu.Unlock()
+	s.once.Do(func() { close(s.listed) })
+	return nil
+}
+
+// synced notes that the service has the whole first list, so that what came after it may go.
+func (s *fileSource) synced() {
+	s.mu.Lock()
+	s.first = nil
+	s.mu.Unlock()
 	s.signal()
 }
 
@@ -181,7 +199,8 @@ func (s *fileSource) renewals() (events []*reprievev1.Event) {
 	return events
 }
 
-// List implements client.Source. Keys sort nodes before pods.
+// List implements client.Source. Keys sort nodes before pods. Until the service has
+// the first list it is that one, also on another stream.
 func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) error) error {
 	select {
 	case <-s.listed:
@@ -193,11 +212,16 @@ func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) erro
 		defer s.mu.Unlock()
 		return s.err
 	}
-	keys := slices.Sorted(maps.Keys(s.objects))
+	objects := s.first
+	if objects == nil {
+		objects = s.objects
+		s.changes, s.relist = nil, false
+	}
+	keys := slices.Sorted(maps.Keys(objects))
 	list := make([]*reprievev1.Event, 0, len(keys))
 	s.nodes, s.pods = 0, 0
 	for _, k := range keys {
-		ev := s.objects[k]
+		ev := objects[k]
 		list = append(list, ev)
 		if ev.GetNode() != nil {
 			s.nodes++
@@ -205,7 +229,6 @@ func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) erro
 			s.pods++
 		}
 	}
-	s.changes, s.relist = nil, false
 	s.mu.Unlock()
 	for _, ev := range list {
 		if err := emit(ev); err != nil {
@@ -215,7 +238,8 @@ func (s *fileSource) List(ctx context.Context, emit func(*reprievev1.Event) erro
 	return nil
 }
 
-// Watch implements client.Source. It ends with the inputs, unless they are followed.
+// Watch implements client.Source. It begins once the service has the first list, and
+// ends with the inputs, unless they are followed.
 func (s *fileSource) Watch(ctx context.Context, emit func(...*reprievev1.Event) error) error {
 	for {
 		select {
@@ -225,24 +249,15 @@ func (s *fileSource) Watch(ctx context.Context, emit func(...*reprievev1.Event) 
 			}
 		default:
 		}
-		s.mu.Lock()
-		changes, relist, ended, err := s.changes, s.relist, s.ended, s.err
-		s.changes = nil
-		s.mu.Unlock()
-		if relist {
-			return client.ErrRelist
+		changes, end, err := s.next()
+		if err != nil || end {
+			return err
 		}
 		if len(changes) > 0 {
 			if err := emit(changes...); err != nil {
 				return err
 			}
 			continue
-		}
-		if err != nil {
-			return err
-		}
-		if ended && !s.follow {
-			return nil
 		}
 		select {
 		case <-s.wake:
@@ -254,6 +269,22 @@ func (s *fileSource) Watch(ctx context.Context, emit func(...*reprievev1.Event) 
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// next takes what Watch has to tell, or says that there is no more; neither means that it has to wait.
+func (s *fileSource) next() (changes []*reprievev1.Event, end bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.first != nil:
+		return nil, false, nil
+	case s.relist:
+		return nil, false, client.ErrRelist
+	case len(s.changes) > 0:
+		changes, s.changes = s.changes, nil
+		return changes, false, nil
+	}
+	return nil, s.ended && !s.follow, s.err
 }
 
 func (s *fileSource) tellOfLeases(emit func(...*reprievev1.Event) error) error {

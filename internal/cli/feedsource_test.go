@@ -43,6 +43,40 @@ func TestChangesOfAnOutageAreBounded(t *testing.T) {
 	}
 }
 
+// TestFirstListStaysUntilTheServiceHasIt lists twice, as on a stream that broke before
+// the list's end was acknowledged, and tells of what came after it only then.
+func TestFirstListStaysUntilTheServiceHasIt(t *testing.T) {
+	s := newFileSource("c", false)
+	node := `"object":{"kind":"Node","apiVersion":"v1","metadata":{"name":"n1","uid":"u"}`
+	in := `{"type":"ADDED",` + node + `}}{"type":"MODIFIED",` + node + `,"spec":{"taints":[{"key":"k","effect":"NoExecute"}]}}}`
+	s.read(t.Context(), []timeline.Input{{Name: "nodes", R: strings.NewReader(in)}}, timeline.MergeOptions{})
+	taints := func(what string, want int) {
+		t.Helper()
+		if err := s.List(t.Context(), func(e *reprievev1.Event) error {
+			if got := len(e.GetNode().GetTaints()); got != want {
+				t.Errorf("%s has %d taints, want %d", what, got, want)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	taints("the first list", 0)
+	if changes, end, err := s.next(); len(changes) != 0 || end || err != nil {
+		t.Errorf("next before the service has the list: %v, %t, %v", changes, end, err)
+	}
+	taints("the first list again", 0)
+	s.synced()
+	var told []*reprievev1.Event
+	if err := s.Watch(t.Context(), func(events ...*reprievev1.Event) error { told = append(told, events...); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(told) != 1 || len(told[0].GetNode().GetTaints()) != 1 {
+		t.Errorf("told of %v", told)
+	}
+	taints("a later list", 1)
+}
+
 // TestFeedCutsWhatExceedsTheContract takes an object that the service would
 // refuse the whole feed for.
 func TestFeedCutsWhatExceedsTheContract(t *testing.T) {
