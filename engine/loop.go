@@ -95,11 +95,18 @@ func (sc *shardCluster) loopBackOff(p *pod, cause *Cause) time.Time {
 	return l.lastAt.Add(min(firstLoopBackOff<<(p.wave-freeLoops), maxBackOff))
 }
 
-// forgetLoops drops owners that have been quiet.
+// forgetLoops drops owners that have been quiet. It goes through all of them only
+// once one of them may have been: with maxLoops of them each order calls it.
 func (sc *shardCluster) forgetLoops(now time.Time) {
+	if now.Before(sc.loopsEnd) {
+		return
+	}
+	sc.loopsEnd = now.Add(loopQuiet)
 	for key, l := range sc.loops {
 		if l.over(now) {
 			delete(sc.loops, key)
+		} else if end := l.lastAt.Add(loopQuiet); end.Before(sc.loopsEnd) {
+			sc.loopsEnd = end
 		}
 	}
 }

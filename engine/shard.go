@@ -55,9 +55,11 @@ type shardCluster struct {
 	// late are marks that were no decision's yet when they came, see observeLate.
 	late map[*pod]lateMark
 	// loops are owners whose pods were evicted from a node lately.
-	loops  map[loopKey]*loop
-	pods   int
-	counts counts
+	loops map[loopKey]*loop
+	// loopsEnd is the instant before which none of loops has been quiet for long enough.
+	loopsEnd time.Time
+	pods     int
+	counts   counts
 }
 
 // counts are a shard's open evictions by state and, of the due ones, by hold.
