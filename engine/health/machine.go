@@ -166,6 +166,7 @@ func (m *Machine) FeedLive(now time.Time) {
 			m.remove(n)
 		}
 	}
+	m.doubtSilence()
 	// What the list showed was wanted by nobody before.
 	m.touchAll()
 	m.settle()
@@ -179,6 +180,7 @@ func (m *Machine) Renewed(now time.Time, names []string, times []time.Time) {
 	if m.live && !m.blindSince.IsZero() {
 		m.blindSince = time.Time{}
 		m.staleNode, m.staleSince, m.staleUntil = "", time.Time{}, time.Time{}
+		m.doubtSilence()
 		m.amnesty()
 	}
 	for i, name := range names {
@@ -195,6 +197,25 @@ func (m *Machine) Renewed(now time.Time, names []string, times []time.Time) {
 		m.beat(n)
 	}
 	m.settle()
+}
+
+// doubtSilence gives up every silence that the nodes themselves do not show yet:
+// while the machine was blind they may have been heard. One whose condition Ready is
+// Unknown stays silent until its kubelet says otherwise.
+func (m *Machine) doubtSilence() {
+	for _, n := range m.nodes {
+		if n.silent && n.Conditions[CondReady] != StatusUnknown {
+			m.unsilence(n)
+		}
+	}
+}
+
+// unsilence gives a node that was found silent its whole grace again.
+func (m *Machine) unsilence(n *node) {
+	n.silent, n.silentAt = false, time.Time{}
+	m.listen(n)
+	m.judge(n)
+	m.touch(n)
 }
 
 // amnesty gives every node that is not silent its whole grace from now.
@@ -417,16 +438,14 @@ func (m *Machine) Stale(now time.Time, name string) {
 	if n == nil || !n.silent {
 		return
 	}
-	n.silent, n.silentAt, n.ordered = false, time.Time{}, Ordered{}
-	m.listen(n)
+	n.ordered = Ordered{}
+	m.unsilence(n)
 	if m.staleSince.IsZero() {
 		m.staleSince = m.now
 	}
 	// If the feed does not show it within the node's grace, the executor reads again.
 	m.staleNode, m.staleUntil = name, m.now.Add(m.figures.Grace)
-	m.judge(n)
 	m.touchSilent()
-	m.touch(n)
 }
 
 // Ordered says that an order for a node is on its way to the disk.

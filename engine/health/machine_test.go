@@ -182,6 +182,67 @@ func TestN8OneNodeThatRenewsLateKeepsNoDeadOneAlive(t *testing.T) {
 	r.want("b", "unknown=true pods=true +unreachable:NoSchedule,unreachable:NoExecute -")
 }
 
+// A silence that was found, and that the node does not show yet, may have ended
+// while nobody looked: over a restart, a gap, or a time without leases.
+func TestN8ASilenceBeforeBlindnessIsNoNodesDeath(t *testing.T) {
+	silent := func(t *testing.T) *rig {
+		r := newRig(t, DefaultFigures())
+		r.begin("a", "b", "c")
+		r.pass(51*time.Second, "b", "c")
+		r.want("a", "unknown=true pods=true +unreachable:NoSchedule,unreachable:NoExecute -")
+		return r
+	}
+	restart := func(r *rig) {
+		rec, ok := r.m.Record("a")
+		if !ok {
+			t.Fatal("the silence is not remembered")
+		}
+		r.m = New(DefaultFigures(), true, r.now)
+		r.m.Restore(rec)
+	}
+	for name, blind := range map[string]func(r *rig){
+		"restart": func(r *rig) {
+			restart(r)
+			r.begin("a", "b", "c")
+		},
+		"gap": func(r *rig) {
+			r.m.FeedLost(r.now)
+			r.begin("a", "b", "c")
+		},
+		"no leases": func(r *rig) {
+			r.now = r.now.Add(3 * time.Second)
+			r.m.Tick(r.now)
+			r.now = r.now.Add(3 * time.Second)
+			r.m.Tick(r.now)
+			r.want("a", nothing)
+			r.m.Renewed(r.now, nil, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := silent(t)
+			blind(r)
+			r.want("a", nothing)
+			r.pass(50*time.Second, "b", "c")
+			r.want("a", nothing)
+			r.pass(time.Second, "b", "c")
+			if w, _ := r.m.Want("a"); !w.Unknown {
+				t.Error("it is not found silent again")
+			}
+		})
+	}
+	t.Run("shown already", func(t *testing.T) {
+		r := silent(t)
+		restart(r)
+		shown := nodeWith("a", StatusUnknown, 0)
+		for c := range CondNetworkUnavailable {
+			shown.Conditions[c] = StatusUnknown
+		}
+		r.m.Node(r.now, shown)
+		r.begin("b", "c")
+		r.want("a", "unknown=false pods=true +unreachable:NoSchedule,unreachable:NoExecute -")
+	})
+}
+
 func TestN9ARemovedTaintIsWantedAgainAndNoted(t *testing.T) {
 	r := newRig(t, DefaultFigures())
 	r.begin("a", "b", "c")

@@ -174,6 +174,7 @@ func (w *world) list() {
 	}
 	w.m.FeedLive(w.now)
 	w.model.live = true
+	w.model.doubt(w.now)
 	w.model.step(w.now)
 	w.execute()
 }
@@ -305,6 +306,8 @@ func (w *world) judgeWant(name string, want *Want) {
 		w.Fatalf("I4: node %s is to be changed while the feed is not live", name)
 	case want.Unknown && !n.silent:
 		w.Fatalf("N2: node %s is to be Unknown and is not silent", name)
+	case want.Unknown && !d.sighted:
+		w.Fatalf("N8: node %s is to be Unknown while heartbeats are not seen", name)
 	case want.Unknown && d.held:
 		w.Fatalf("N8: node %s is to be Unknown while nearly all nodes are silent", name)
 	case (want.Add|w.objs[name].Taints&^want.Remove)&noExecute != 0 && d.disrupted && n.shown:
@@ -463,6 +466,7 @@ func (d *model) renewed(now time.Time, names []string, times []time.Time) {
 	d.reported = now
 	if d.live && !d.sighted {
 		d.sighted, d.held = true, false
+		d.doubt(now)
 		d.amnesty(now)
 	}
 	for i, name := range names {
@@ -471,6 +475,16 @@ func (d *model) renewed(now time.Time, names []string, times []time.Time) {
 		n.judge()
 	}
 	d.settle(now)
+}
+
+// doubt gives up what a blind time leaves doubtful: silence that no node shows.
+func (d *model) doubt(now time.Time) {
+	for _, n := range d.nodes {
+		if n.silent && n.object != StatusUnknown {
+			n.silent, n.base = false, now
+			n.judge()
+		}
+	}
 }
 
 func (d *model) amnesty(now time.Time) {

@@ -26,7 +26,8 @@ const (
 	HoldNone Hold = iota
 	// HoldNotSynced: the feed is not live.
 	HoldNotSynced
-	// HoldDisruption: nearly all nodes are silent, all zones are disrupted, or the feed is known to be behind.
+	// HoldDisruption: nearly all nodes are silent, all zones are disrupted, or heartbeats
+	// are not seen or known to be behind.
 	HoldDisruption
 	// HoldRate: the zone's rate.
 	HoldRate

@@ -60,10 +60,10 @@ func (n *node) lacksUnknown() bool {
 	return false
 }
 
-// withheld reports whether a silence is not to be acted on now: the feed is known
-// to be behind, or nearly all nodes are silent.
+// withheld reports whether a silence is not to be acted on now: heartbeats are not
+// seen, the feed is known to be behind, or nearly all nodes are silent.
 func (m *Machine) withheld(n *node) bool {
-	return n.lacksUnknown() && (m.stale() || !m.heldSince.IsZero())
+	return n.lacksUnknown() && (!m.blindSince.IsZero() || m.stale() || !m.heldSince.IsZero())
 }
 
 // Want is what must change on a node now; false if nothing must, or nothing is

@@ -323,11 +323,15 @@ func (d *Driver) tellNode(cluster string, seen *healthSeen, n *engine.NodeStatus
 	}
 	was, known := seen.nodes[n.Name]
 	now := nodeSeen{ready: n.Health.Ready, reasons: map[health.Taint]string{}}
+	// A hold takes nothing away that would have been there before it.
+	kept := func(t health.TaintView) bool {
+		return was.taints.Has(t.Taint) && t.Hold != health.HoldRate && !seen.states["all-disrupted"]
+	}
 	for _, t := range n.Health.Taints {
 		now.reasons[t.Taint] = t.Reason
 		has := t.Present
 		if !acts {
-			has = t.Present && t.Change != health.ChangeRemove || t.Change == health.ChangeAdd && t.Hold == health.HoldNone
+			has = t.Present && t.Change != health.ChangeRemove || t.Change == health.ChangeAdd && (t.Hold == health.HoldNone || kept(t))
 		}
 		if has {
 			now.taints |= health.Set(t.Taint)
