@@ -44,7 +44,9 @@ type dispatchMsg struct {
 	policy       *Policy
 	suspend      int // +1 or -1
 	tick         bool
-	task         func(*dispatcher)
+	// roomy: the line was full and is no more.
+	roomy bool
+	task  func(*dispatcher)
 }
 
 type capacityMsg struct {
@@ -191,6 +193,10 @@ func (d *dispatcher) grant(now time.Time) {
 	d.grantNodes()
 	for {
 		if d.suspended > 0 || len(d.fresh) == 0 && len(d.retries) == 0 {
+			d.blocked.Store(uint32(HoldNone))
+			return
+		}
+		if !d.line.room() {
 			d.blocked.Store(uint32(HoldNone))
 			return
 		}

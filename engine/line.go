@@ -22,6 +22,23 @@ type permit struct {
 type line struct {
 	mu         sync.Mutex // guards what follows
 	head, tail *permit
+	length     int
+	// full: the dispatcher found no room, and is told when half of it is free.
+	full bool
+}
+
+// lineRoom is how many permits a line takes: what two transactions write, one
+// under way and one behind it. More would be in memory and wait for the disk, and
+// keep other changes waiting, while the executors' credit is held for nothing.
+const lineRoom = 2 * maxBatchChanges
+
+// room reports whether the line takes another permit. If not, a leave will say
+// when it does.
+func (l *line) room() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.full = l.length >= lineRoom
+	return !l.full
 }
 
 // join puts a new permit at the end.
@@ -34,6 +51,7 @@ func (l *line) join(p *permit) {
 		l.tail.next = p
 	}
 	l.tail = p
+	l.length++
 }
 
 // ready notes that a permit's delivery is on disk and reports whether it is its
@@ -46,23 +64,28 @@ func (l *line) ready(p *permit) bool {
 }
 
 // leave takes out a permit that was used or returned. It returns the one whose
-// turn it is by that, if its delivery is on disk; else nil.
-func (l *line) leave(p *permit) *permit {
+// turn it is by that, if its delivery is on disk; else nil. roomy: the dispatcher
+// waits for room, and there is some.
+func (l *line) leave(p *permit) (next *permit, roomy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p.over = true
+	l.length--
+	if roomy = l.full && l.length <= lineRoom/2; roomy {
+		l.full = false
+	}
 	if l.head != p {
-		return nil
+		return nil, roomy
 	}
 	for l.head != nil && l.head.over {
 		l.head = l.head.next
 	}
 	if l.head == nil {
 		l.tail = nil
-		return nil
+		return nil, roomy
 	}
 	if !l.head.saved {
-		return nil
+		return nil, roomy
 	}
-	return l.head
+	return l.head, roomy
 }

@@ -511,8 +511,13 @@ func (s *shard) returnCredit(d *dispatcher, link *execLink) {
 
 // pass gives the turn to the next in line.
 func (s *shard) pass(p *permit) {
-	if next := p.offer.dispatcher().line.leave(p); next != nil {
+	d := p.offer.dispatcher()
+	next, roomy := d.line.leave(p)
+	if next != nil {
 		next.offer.ev.pod.shard.inbox.put(shardMsg{turn: next})
+	}
+	if roomy {
+		d.inbox.put(dispatchMsg{roomy: true})
 	}
 }
 
