@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/reprieve-dev/reprieve/engine"
+	"github.com/reprieve-dev/reprieve/engine/health"
 	"github.com/reprieve-dev/reprieve/store/mem"
 )
 
@@ -101,8 +102,9 @@ func TestI1NodeOrderIsOnDiskBeforeItLeaves(t *testing.T) {
 func TestI1NodeOrderOfUnknownOutcome(t *testing.T) {
 	pages := &orderPages{tokens: map[string]bool{}, failAt: 1}
 	w := newWard(t, openBook(pages), engine.NodeHealthEnforce, "a", "b", "c")
-	w.deaf["a"] = true
-	w.pass(48 * time.Second)
+	w.nodes["a"].Conditions[health.CondReady] = health.StatusFalse
+	w.seq++
+	must(t, w.feed.Batch(t.Context(), w.seq, []engine.Event{w.event("a")}))
 	for pages.empty() {
 		w.clock.Set(w.clock.Now().Add(time.Second))
 		w.clock.Fire()
@@ -119,7 +121,7 @@ func TestI1NodeOrderOfUnknownOutcome(t *testing.T) {
 		t.Fatalf("I5: a second order while the first may be out: tainted %s", n.Taints)
 	}
 	w.pass(20 * time.Second)
-	if n := w.nodes["a"]; n.Taints != unreachableTaints {
+	if n := w.nodes["a"]; n.Taints != health.Set(health.NotReadyNoSchedule, health.NotReadyNoExecute) {
 		t.Errorf("after the deadline: tainted %s", n.Taints)
 	}
 }
