@@ -235,8 +235,9 @@ func (d *dispatcher) grantNodes() {
 		}
 		o := d.nodes[0]
 		d.nodes = slices.Delete(d.nodes, 0, 1)
-		link.outstanding++
-		o.owner.inbox.put(healthMsg{permit: &healthPermit{offer: o, link: link}})
+		if o.owner.inbox.put(healthMsg{permit: &healthPermit{offer: o, link: link}}) {
+			link.outstanding++
+		}
 	}
 	d.nodesWait.Store(len(d.nodes) > 0)
 }

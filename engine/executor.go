@@ -221,7 +221,9 @@ func (s *ExecutorSession) adopt(token string, ref deliveryRef) {
 	link := s.links[ref.cluster]
 	s.mu.Unlock()
 	if ref.health != nil {
-		ref.health.inbox.put(healthMsg{adopted: &adoption{token: token, link: link}})
+		if !ref.health.inbox.put(healthMsg{adopted: &adoption{token: token, link: link}}) {
+			ref.health.returnCredit(link)
+		}
 		return
 	}
 	ref.shard.inbox.put(shardMsg{task: func(sh *shard) {
@@ -298,7 +300,9 @@ func (s *ExecutorSession) send(m *resultMsg) {
 		return
 	}
 	if ref.health != nil {
-		ref.health.inbox.put(healthMsg{result: m})
+		if !ref.health.inbox.put(healthMsg{result: m}) {
+			ref.health.refuseResult(m)
+		}
 		return
 	}
 	m.ev, m.cluster = ref.ev, ref.cluster

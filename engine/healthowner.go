@@ -134,7 +134,10 @@ func (h *healthOwner) run(ctx context.Context) error {
 		}
 		stop := false
 		for i := range msgs {
-			stop = h.handle(&msgs[i]) || stop
+			if stop = h.handle(&msgs[i]); stop {
+				h.refuse(msgs[i+1:])
+				break
+			}
 		}
 		n := len(msgs)
 		clear(msgs)
@@ -149,17 +152,7 @@ func (h *healthOwner) run(ctx context.Context) error {
 // end takes back what is out and lets nobody wait for what is not handled any more.
 func (h *healthOwner) end() {
 	h.timer.Stop()
-	for _, m := range h.inbox.seal() {
-		if m.result != nil {
-			h.core.commit(func() { m.result.reply(0, false) }, Change{Cluster: h.cl.name})
-		}
-		if m.permit != nil {
-			h.returnCredit(m.permit.link)
-		}
-		if m.done != nil {
-			m.done()
-		}
-	}
+	h.refuse(h.inbox.seal())
 	for _, n := range h.nodes {
 		if n.delivery != nil {
 			h.core.deliveries.recall(n.delivery.Token, RecallCancelled)
@@ -168,6 +161,30 @@ func (h *healthOwner) end() {
 		}
 		h.withdraw(n)
 	}
+}
+
+// refuse answers messages that came too late: nothing may be written any more.
+func (h *healthOwner) refuse(msgs []healthMsg) {
+	for i := range msgs {
+		switch m := &msgs[i]; {
+		case m.result != nil:
+			h.refuseResult(m.result)
+		case m.permit != nil:
+			h.returnCredit(m.permit.link)
+		case m.adopted != nil:
+			h.returnCredit(m.adopted.link)
+		}
+		if msgs[i].done != nil {
+			msgs[i].done()
+		}
+	}
+}
+
+// refuseResult answers for an order that ended with its owner, whose end is on
+// disk, or with the committer.
+func (h *healthOwner) refuseResult(m *resultMsg) {
+	h.core.observer.UnknownToken()
+	h.core.commit(func() { m.reply(0, false) }, Change{Cluster: h.cl.name})
 }
 
 // handle applies a message and reports whether it was the last.
@@ -311,6 +328,8 @@ func (h *healthOwner) storeCluster(r health.ClusterRecord) {
 	}
 	h.cl.rec.Health = r
 	h.put(h.cl.record(), nil)
+	// With mu held: a record made later must not reach the disk before this one.
+	h.flush()
 }
 
 // store writes what is to be remembered of a node, if that has changed, and

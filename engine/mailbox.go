@@ -70,15 +70,16 @@ func newMailbox[T any](a *activity) *mailbox[T] {
 	return &mailbox[T]{activity: a, wake: make(chan struct{}, 1)}
 }
 
-// put queues messages in order. A mailbox that is closed drops them.
-func (m *mailbox[T]) put(msgs ...T) {
+// put queues messages in order. A mailbox that is closed drops them, and put
+// reports false.
+func (m *mailbox[T]) put(msgs ...T) (taken bool) {
 	if len(msgs) == 0 {
-		return
+		return true
 	}
 	m.mu.Lock()
 	if m.closed {
 		m.mu.Unlock()
-		return
+		return false
 	}
 	m.activity.add(len(msgs))
 	m.queue = append(m.queue, msgs...)
@@ -87,6 +88,7 @@ func (m *mailbox[T]) put(msgs ...T) {
 	case m.wake <- struct{}{}:
 	default:
 	}
+	return true
 }
 
 // take waits for messages and returns all of them; nil when ctx ends. spare is
