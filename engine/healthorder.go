@@ -214,7 +214,7 @@ func (h *healthOwner) resolve(n *healthNode, res Result) {
 	case OutcomeApplied:
 		n.attempts, n.notBefore = 0, time.Time{}
 		n.settleAt = h.now.Add(healthSettle)
-		h.machine.Applied(n.name)
+		h.machine.Applied(n.name, d.SentAt, n.want.Ordered)
 	case OutcomeStale:
 		n.notBefore = h.now.Add(healthStaleBackOff)
 		if n.want.Unknown {

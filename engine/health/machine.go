@@ -455,13 +455,12 @@ func (m *Machine) Ordered(name string, o Ordered) {
 	}
 }
 
-// Applied says that the last order for a node was carried out.
-func (m *Machine) Applied(name string) {
+// Applied says that an order for a node, sent at that instant, was carried out.
+// One that was sent before the node last turned not ready says nothing of its pods
+// since.
+func (m *Machine) Applied(name string, sent time.Time, o Ordered) {
 	n := m.nodes[name]
-	if n == nil {
-		return
-	}
-	if n.ordered.MarkPods && n.podsPending {
+	if n != nil && n.podsPending && o.MarkPods && !sent.Before(n.since) {
 		n.podsPending = false
 		m.touch(n)
 	}

@@ -78,8 +78,9 @@ func TestN3SwapIsOneChangeAndReadyTakesBothAway(t *testing.T) {
 	r.m.Settle(r.now)
 	r.want("a", "unknown=false pods=true +not-ready:NoSchedule,not-ready:NoExecute -")
 	both := Set(NotReadyNoSchedule, NotReadyNoExecute)
-	r.m.Ordered("a", Ordered{MarkPods: true, Add: both})
-	r.m.Applied("a")
+	first := Ordered{MarkPods: true, Add: both}
+	r.m.Ordered("a", first)
+	r.m.Applied("a", r.now, first)
 	r.m.Node(r.now, nodeWith("a", StatusFalse, both))
 	r.want("a", nothing)
 	r.m.Node(r.now, nodeWith("a", StatusUnknown, both))
@@ -136,8 +137,9 @@ func TestN5TheLastPieceOfALostClusterIsHeldAndTheRestLosesItsTaints(t *testing.T
 	a := nodeWith("a", StatusUnknown, Set(UnreachableNoSchedule))
 	a.Conditions = [conditions]Status{StatusUnknown, StatusUnknown, StatusUnknown, StatusUnknown}
 	r.m.Node(r.now, a)
-	r.m.Ordered("a", Ordered{MarkPods: true})
-	r.m.Applied("a")
+	marks := Ordered{MarkPods: true}
+	r.m.Ordered("a", marks)
+	r.m.Applied("a", r.now, marks)
 	r.pass(time.Hour)
 	r.want("a", nothing)
 	r.pass(time.Second, "b", "c")
@@ -153,6 +155,29 @@ func TestN6ReadyAgainBeforeThePodsAreMarked(t *testing.T) {
 	r.want("a", "unknown=false pods=true +not-ready:NoSchedule -")
 	r.m.Node(r.now, ready("a"))
 	r.want("a", nothing)
+}
+
+// The answer to an order that was out when the node came back, and turned not ready
+// again, says nothing of pods that were ready in between.
+func TestN6AnOrderOfBeforeMarksNoPodsOfNow(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b")
+	r.m.Node(r.now, nodeWith("a", StatusFalse, 0))
+	w, _ := r.m.Want("a")
+	sent := r.now
+	r.m.Ordered("a", w.Ordered)
+	r.pass(time.Second, "a", "b")
+	r.m.Node(r.now, ready("a"))
+	r.pass(time.Second, "a", "b")
+	r.m.Node(r.now, nodeWith("a", StatusFalse, w.Add))
+	r.m.Applied("a", sent, w.Ordered)
+	if w, _ := r.m.Want("a"); !w.MarkPods {
+		t.Error("the pods are not to be marked again")
+	}
+	r.m.Applied("a", r.now, w.Ordered)
+	if w, _ := r.m.Want("a"); w.MarkPods {
+		t.Error("the pods are still to be marked")
+	}
 }
 
 func TestN8AStaleWatchIsNoNodesDeath(t *testing.T) {

@@ -289,7 +289,7 @@ func (w *world) carryOut(name string, want *Want) {
 		o.ReadyReason = "NodeStatusUnknown"
 	}
 	o.Taints = o.Taints&^want.Remove | want.Add
-	w.m.Applied(name)
+	w.m.Applied(name, w.now, want.Ordered)
 	if want.MarkPods {
 		w.model.nodes[name].pending = false
 	}
