@@ -77,8 +77,7 @@ type cluster struct {
 	sync    SyncState
 	// gen numbers the lists; what is of an older one when a list ends is gone.
 	gen   uint32
-	uids  map[string]*pod
-	names podNames
+	pods  *podTable
 	nodes map[string]*routedNode
 	blast blastGuard
 	// health is nil while node health is off.
@@ -119,7 +118,7 @@ type ignoredCounts struct {
 func newCluster(c *core, l LoadedCluster) *cluster {
 	cl := &cluster{
 		core: c, name: l.Record.Name, rec: l.Record, damaged: l.Damaged, sync: SyncNever,
-		uids: map[string]*pod{}, names: podNames{}, nodes: map[string]*routedNode{},
+		pods: newPodTable(), nodes: map[string]*routedNode{},
 	}
 	if !l.Record.AdoptedAt.IsZero() || l.Damaged {
 		cl.sync = SyncLost
@@ -301,13 +300,13 @@ func (s *shard) redecide(sc *shardCluster) {
 // locate finds a pod by UID, or by namespace and name. mu is held.
 func (cl *cluster) locate(ref PodRef) *pod {
 	if ref.UID != "" {
-		p := cl.uids[ref.UID]
+		p := cl.pods.byUID(ref.UID)
 		if p != nil && ref.Name != "" && (p.name != ref.Name || p.namespace != ref.Namespace) {
 			return nil
 		}
 		return p
 	}
-	return cl.names.get(ref.Namespace, ref.Name)
+	return cl.pods.byName(ref.Namespace, ref.Name)
 }
 
 // podFor finds a pod for a caller and says why it cannot.

@@ -375,8 +375,6 @@ func (f *FeedSession) Close() {
 	}
 }
 
-type podName struct{ namespace, name string }
-
 // checkUIDs refuses events of one UID under two names. mu is held.
 func (cl *cluster) checkUIDs(events []Event) error {
 	fresh := map[string]podName{} // UIDs that the batch shows first
@@ -387,8 +385,8 @@ func (cl *cluster) checkUIDs(events []Event) error {
 		}
 		name := podName{ev.Namespace, ev.Name}
 		was, seen := fresh[ev.UID]
-		if p := cl.uids[ev.UID]; p != nil {
-			was, seen = podName{p.namespace, p.name}, true
+		if p := cl.pods.byUID(ev.UID); p != nil {
+			was, seen = p.fullName(), true
 		}
 		if seen && was != name {
 			return fmt.Errorf("%w: event %d: UID %s is pod %s/%s and pod %s/%s", ErrUIDConflict, i, ev.UID, was.namespace, was.name, name.namespace, name.name)
@@ -463,7 +461,7 @@ func (cl *cluster) routeNode(ev *Event, at time.Time, part func(*shard) *batch) 
 }
 
 func (cl *cluster) routePodGone(seen *Pod, part func(*shard) *batch) {
-	p := cl.uids[seen.UID]
+	p := cl.pods.byUID(seen.UID)
 	if p == nil {
 		cl.ignored.unknownUID.Add(1)
 		return
@@ -474,22 +472,21 @@ func (cl *cluster) routePodGone(seen *Pod, part func(*shard) *batch) {
 // forget takes a pod out of the router and sends its end to its shard. What it
 // returns is valid until the next event is routed.
 func (cl *cluster) forget(p *pod, superseded bool, part func(*shard) *batch) *podOp {
-	delete(cl.uids, p.uid)
-	cl.names.drop(p)
+	cl.pods.remove(p)
 	b := part(p.shard)
 	b.pods = append(b.pods, podOp{pod: p, superseded: superseded})
 	return &b.pods[len(b.pods)-1]
 }
 
 func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
-	p := cl.uids[seen.UID]
+	p := cl.pods.byUID(seen.UID)
 	if p != nil && p.nodeName != seen.Node {
 		// It was bound since. Its place is with the shard of its node.
 		cl.forget(p, false, part)
 		p = nil
 	}
 	if p == nil {
-		if old := cl.names.get(seen.Namespace, seen.Name); old != nil {
+		if old := cl.pods.byName(seen.Namespace, seen.Name); old != nil {
 			cl.forget(old, true, part)
 		}
 		p = &pod{
@@ -503,8 +500,7 @@ func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
 		if n := cl.nodes[p.nodeName]; n != nil {
 			p.nodeName = n.name // pods share their node's text
 		}
-		cl.uids[p.uid] = p
-		cl.names.put(p)
+		cl.pods.add(p)
 	}
 	p.gen = cl.gen
 	b := part(p.shard)
@@ -519,8 +515,8 @@ func (cl *cluster) unlisted() []Event {
 			gone = append(gone, Event{Type: EventDelete, Node: &Node{Name: name, UID: n.uid}})
 		}
 	}
-	for _, p := range cl.uids {
-		if p.gen != cl.gen {
+	for _, p := range cl.pods.pods {
+		if p != nil && p.gen != cl.gen {
 			gone = append(gone, Event{Type: EventDelete, Pod: &Pod{Namespace: p.namespace, Name: p.name, UID: p.uid}})
 		}
 	}

@@ -77,7 +77,7 @@ func (l *loader) Reprieve(r *ReprieveRecord) error {
 
 func (l *loader) Eviction(r *EvictionRecord) error {
 	cl := l.cl
-	if p := cl.uids[r.UID]; p != nil {
+	if p := cl.pods.byUID(r.UID); p != nil {
 		// I5: the store never has two. If it does, the first counts.
 		l.Damaged(fmt.Sprintf("clusters/%s/evictions/%d", cl.name, r.Seq), fmt.Errorf("second open eviction of UID %s", r.UID))
 		return nil
@@ -94,8 +94,7 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	}
 	n.add(p)
 	sc.pods++
-	cl.uids[p.uid] = p
-	cl.names.put(p)
+	cl.pods.add(p)
 	e := &eviction{pod: p, grounds: s.share(r.Due, &r.Cause)}
 	e.restore(r)
 	p.ev = e

@@ -41,6 +41,8 @@ type pod struct {
 	would *wouldEvict
 }
 
+func (p *pod) fullName() podName { return podName{p.namespace, p.name} }
+
 // alive reports whether the feed shows the pod, and not at its end.
 func (p *pod) alive() bool { return p.listed && !p.gone && !p.terminating && !p.finished }
 

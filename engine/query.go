@@ -393,7 +393,7 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 	st.Record, st.Policy, st.Etag, st.Damaged = cl.rec, cl.conf.policy, cl.etag(), cl.damaged
 	st.Record.Pauses = slices.DeleteFunc(slices.Clone(cl.conf.pauses), func(q Pause) bool { return q.over(now) })
 	st.Sync, st.Feed, st.LastMessage = cl.sync, cl.last, cl.lastMessage
-	st.Nodes, st.Pods, st.Reprieves = len(cl.nodes), len(cl.uids), len(cl.conf.reprieves)
+	st.Nodes, st.Pods, st.Reprieves = len(cl.nodes), cl.pods.len(), len(cl.conf.reprieves)
 	if !cl.lastMessage.IsZero() {
 		st.FeedAge = now.Sub(cl.lastMessage)
 	}
@@ -410,7 +410,7 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 		st.Executors = d.status()
 		left.done()
 	}})
-	self := cl.uids[c.opts.SelfPodUID]
+	self := cl.pods.byUID(c.opts.SelfPodUID)
 	c.onShards(func(s *shard) {
 		parts[s.id] = s.status(cl.name)
 		if self != nil && self.shard == s && self.alive() {

@@ -152,7 +152,7 @@ func (g *Engine) ShadowReport(ctx context.Context, q ShadowQuery) (*ShadowReport
 	cl.mu.Lock()
 	j.adoptedAt = cl.rec.AdoptedAt
 	for uid, p := range j.pods {
-		p.known = cl.uids[uid] != nil
+		p.known = cl.pods.byUID(uid) != nil
 	}
 	cl.mu.Unlock()
 	return j.finish(q.MaxDifferences), nil
