@@ -124,14 +124,15 @@ func (h *healthOwner) saved(n *healthNode) {
 			return
 		}
 	}
+	h.core.deliveries.remove(n.delivery.Token)
 	h.drop(n)
 	h.store(n)
 	h.review(n)
 }
 
-// drop ends a node's delivery and gives its credit back.
+// drop ends a node's delivery and gives its credit back. Others still find the
+// owner by its token.
 func (h *healthOwner) drop(n *healthNode) {
-	h.core.deliveries.remove(n.delivery.Token)
 	delete(h.tokens, n.delivery.Token)
 	h.returnCredit(n.link)
 	n.delivery, n.link, n.sent = nil, nil, false
@@ -234,6 +235,8 @@ func (h *healthOwner) resolve(n *healthNode, res Result) {
 	}
 	h.store(n)
 	h.review(n)
+	// Not before: who asks for the token until then has to wait for the disk, in answered.
+	h.after(func() { h.core.deliveries.remove(d.Token) })
 }
 
 // backOff is the wait after the n-th attempt, n from 1.

@@ -154,9 +154,9 @@ func (h *healthOwner) end() {
 	h.timer.Stop()
 	h.refuse(h.inbox.seal())
 	for _, n := range h.nodes {
-		if n.delivery != nil {
-			h.core.deliveries.recall(n.delivery.Token, RecallCancelled)
-			h.core.deliveries.remove(n.delivery.Token)
+		if d := n.delivery; d != nil {
+			h.core.deliveries.recall(d.Token, RecallCancelled)
+			h.core.commit(func() { h.core.deliveries.remove(d.Token) }, Change{Cluster: h.cl.name})
 			h.returnCredit(n.link)
 		}
 		h.withdraw(n)

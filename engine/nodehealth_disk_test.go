@@ -3,12 +3,14 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/engine/health"
+	"github.com/reprieve-dev/reprieve/store/fault"
 	"github.com/reprieve-dev/reprieve/store/mem"
 )
 
@@ -123,5 +125,49 @@ func TestI1NodeOrderOfUnknownOutcome(t *testing.T) {
 	w.pass(20 * time.Second)
 	if n := w.nodes["a"]; n.Taints != health.Set(health.NotReadyNoSchedule, health.NotReadyNoExecute) {
 		t.Errorf("after the deadline: tainted %s", n.Taints)
+	}
+}
+
+// TestI6UnknownOfANodeOrderWaitsForItsEnd gives an order for a node a second answer
+// while the first is on its way to the disk: it is refused when that is there, since
+// the delivery is live again if it never gets there.
+func TestI6UnknownOfANodeOrderWaitsForItsEnd(t *testing.T) {
+	plan, gate := fault.NewScript(), fault.NewGate()
+	w := newWard(t, fault.New(mem.New().Open, plan), engine.NodeHealthEnforce, "a", "b", "c")
+	t.Cleanup(gate.Release)
+	w.nodes["a"].Conditions[health.CondReady] = health.StatusFalse
+	w.send(w.event("a"))
+	w.advance(time.Second)
+	token := w.sink.take()[0].Token
+	plan.Add(fault.Step{Op: fault.Commit, Fault: fault.Fault{Effect: fault.Block, Gate: gate}})
+	w.nodes["b"].Conditions[health.CondReady] = health.StatusFalse
+	w.seq++
+	must(t, w.feed.Batch(t.Context(), w.seq, []engine.Event{w.event("b")}))
+	<-gate.Reached()
+	var mu sync.Mutex
+	var said []string
+	told := func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(said)
+	}
+	for _, name := range []string{"first", "second"} {
+		w.x.Result(engine.Result{Token: token, Outcome: engine.OutcomeFailed}, func(ok bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			said = append(said, map[bool]string{true: name + " taken", false: name + " unknown"}[ok])
+		})
+		// A query comes after what the owner has taken.
+		if x := w.explain("a"); x.Node.Health.Delivery != nil {
+			t.Fatal("the order has not ended")
+		}
+	}
+	if got := told(); len(got) > 0 {
+		t.Fatalf("I6: before the end of the delivery was on disk: %v", got)
+	}
+	gate.Release()
+	w.settle()
+	if got, want := told(), []string{"first taken", "second unknown"}; !slices.Equal(got, want) {
+		t.Errorf("I6: replies %v, want %v", got, want)
 	}
 }
