@@ -50,6 +50,10 @@ type committer struct {
 	core  *core
 	inbox *mailbox[[]pending]
 
+	// used has slices of changes for shards, told those of acks for tell.
+	used recycler[pending]
+	told recycler[*eviction]
+
 	// Owned by the goroutine.
 	queues   map[string]*commitQueue
 	order    []*commitQueue
@@ -68,12 +72,21 @@ type committer struct {
 // commitQueue has one cluster's changes, in the slices in which they came, and
 // the sequence that it gave last.
 type commitQueue struct {
-	parts   [][]pending
+	parts   []queued
 	lastSeq uint64
 }
 
+// queued is a slice of changes of which some were taken already.
+type queued struct {
+	changes []pending
+	taken   int
+}
+
 func newCommitter(c *core) *committer {
-	return &committer{core: c, inbox: newMailbox[[]pending](&c.activity), queues: map[string]*commitQueue{}}
+	return &committer{
+		core: c, inbox: newMailbox[[]pending](&c.activity), queues: map[string]*commitQueue{},
+		used: newRecycler[pending](32, 4*flushFrom), told: newRecycler[*eviction](32, 2*maxBatchChanges),
+	}
 }
 
 // put queues changes in order. The slice is the committer's from then on.
@@ -119,7 +132,7 @@ func (w *committer) enqueue(msgs [][]pending) (spare [][]pending) {
 				n++
 			}
 			q := w.queue(items[0].cluster)
-			q.parts = append(q.parts, items[:n])
+			q.parts = append(q.parts, queued{changes: items[:n:n]})
 			items = items[n:]
 		}
 	}
@@ -147,11 +160,13 @@ func (w *committer) next() []pending {
 		w.turn = (w.turn + 1) % len(w.order)
 		q := w.order[w.turn]
 		for left := min(clusterTurn, maxBatchChanges-len(batch)); left > 0 && len(q.parts) > 0; {
-			n := min(len(q.parts[0]), left)
-			batch = append(batch, q.parts[0][:n]...)
+			part := &q.parts[0]
+			n := min(len(part.changes)-part.taken, left)
+			batch = append(batch, part.changes[part.taken:part.taken+n]...)
 			left -= n
-			if q.parts[0] = q.parts[0][n:]; len(q.parts[0]) == 0 {
-				q.parts[0] = nil
+			if part.taken += n; part.taken == len(part.changes) {
+				w.used.put(part.changes)
+				*part = queued{}
 				q.parts = q.parts[1:]
 			}
 		}
@@ -240,7 +255,7 @@ func (w *committer) tell(items []pending) {
 	for i := range items {
 		if p := &items[i]; p.tell {
 			if w.acks[p.shard] == nil {
-				w.acks[p.shard] = make([]*eviction, 0, len(items)/len(w.acks)+1)
+				w.acks[p.shard] = w.told.get(len(items)/len(w.acks) + 1)
 			}
 			w.acks[p.shard] = append(w.acks[p.shard], p.version.ev)
 		}

@@ -1,6 +1,9 @@
 package engine
 
-import "time"
+import (
+	"runtime"
+	"time"
+)
 
 // ruled is a decision with the grounds that an eviction opened by it is given.
 type ruled struct {
@@ -28,6 +31,9 @@ func (s *shard) decideNode(sc *shardCluster, n *node) {
 	}
 	if len(s.out) >= flushFrom {
 		s.flush()
+		// With all processors taken by shards the committer would begin when they
+		// are done, and find all of it long out of the caches.
+		runtime.Gosched()
 	}
 }
 

@@ -126,6 +126,7 @@ func (s *shard) handle(m *shardMsg) {
 		for _, e := range m.committed {
 			s.committed(e, m.revision)
 		}
+		s.core.committer.told.put(m.committed)
 	case m.wake:
 		s.armedFor = time.Time{}
 		s.fireDue()
@@ -148,7 +149,7 @@ func (s *shard) flush() {
 	}
 	s.core.committer.put(s.out...)
 	// The next round may be like this one.
-	s.out = make([]pending, 0, len(s.out))
+	s.out = s.core.committer.used.get(len(s.out))
 }
 
 // rearm sets the one timer to the earliest eviction.
