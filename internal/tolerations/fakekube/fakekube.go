@@ -20,7 +20,7 @@ import (
 
 // Server is an API server that has pods and nothing else.
 type Server struct {
-	// URL is its address.
+	// URL is its address; empty unless it was made by Start.
 	URL string
 	// Before, if set, is called before each call is answered, with its method and path.
 	// What it returns, if anything, is the answer. It may call the server's methods.
@@ -32,10 +32,13 @@ type Server struct {
 	calls   map[string]int
 }
 
+// New returns a server that answers through its ServeHTTP alone.
+func New() *Server { return &Server{version: 1000, calls: map[string]int{}} }
+
 // Start runs a server until the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{version: 1000, calls: map[string]int{}}
+	s := New()
 	srv := httptest.NewServer(s)
 	t.Cleanup(srv.Close)
 	s.URL = srv.URL
