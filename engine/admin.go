@@ -387,18 +387,21 @@ func (g *Engine) Reprieves(ctx context.Context, name string) ([]ReprieveRecord, 
 }
 
 // ForgetCluster removes a cluster and all its records. Its feed ends; executors
-// are told to stop what they have.
+// are told to stop what they have. Until that is on disk the cluster's name is not
+// free, and nobody is told what a failed commit would make untrue.
 func (g *Engine) ForgetCluster(ctx context.Context, name string) error {
 	return g.withCluster(ctx, name, func(c *core, cl *cluster, done func()) error {
-		if cl.session != nil {
-			cl.session.lose(fmt.Errorf("%w: cluster %q was forgotten", ErrSuperseded, cl.name))
+		if f := cl.session; f != nil {
+			// It still has its place: if the store fails it is to list again.
+			f.over = ErrUnavailable
+			f.unsync(SyncLost)
 		}
-		c.mu.Lock()
-		delete(c.clusters, name)
-		c.mu.Unlock()
+		cl.silence.Stop()
+		cl.expiry.Stop()
+		l := &leaving{}
 		finish := func() {
 			c.commit(func() {
-				c.observer.Forgotten(name)
+				c.forgotten(cl, l)
 				done()
 			}, Change{Kind: ChangeForgetCluster, Cluster: name})
 		}
@@ -406,18 +409,34 @@ func (g *Engine) ForgetCluster(ctx context.Context, name string) error {
 			// What it has yet to write must come before.
 			left := newCountdown(2, finish)
 			finish, cl.health = left.done, nil
-			h.inbox.put(healthMsg{stop: true, done: left.done})
+			h.inbox.put(healthMsg{stop: l, done: left.done})
 		}
 		cl.cancel()
-		cl.expiry.Stop()
-		c.executors.clusterForgotten(name)
-		c.onShards(func(s *shard) { s.forget(name) }, finish)
+		c.onShards(func(s *shard) { s.forget(name, l) }, finish)
 		return nil
 	})
 }
 
+// forgotten takes leave of a cluster that is off the disk.
+func (c *core) forgotten(cl *cluster, l *leaving) {
+	cl.mu.Lock()
+	if f := cl.session; f != nil {
+		f.over = fmt.Errorf("%w: cluster %q was forgotten", ErrSuperseded, cl.name)
+		cl.session = nil
+		f.sink.Ended(f.over)
+	}
+	cl.mu.Unlock()
+	c.mu.Lock()
+	delete(c.clusters, cl.name)
+	c.mu.Unlock()
+	c.executors.clusterForgotten(cl.name)
+	c.deliveries.gone(l)
+	c.observer.Forgotten(cl.name)
+	close(cl.gone)
+}
+
 // forget drops a shard's part of a cluster.
-func (s *shard) forget(name string) {
+func (s *shard) forget(name string, l *leaving) {
 	sc := s.clusters[name]
 	if sc == nil {
 		return
@@ -427,8 +446,7 @@ func (s *shard) forget(name string) {
 	drop := func(e *eviction) {
 		s.heap.disarm(e)
 		if d := e.delivery(); d != nil {
-			s.core.deliveries.recall(d.Token, RecallCancelled)
-			s.core.deliveries.remove(d.Token)
+			s.core.deliveries.leave(d.Token, l)
 		}
 		e.pod.ev = nil
 	}

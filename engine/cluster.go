@@ -65,8 +65,10 @@ type cluster struct {
 	name       string
 	dispatcher *dispatcher
 	// ctx ends when the cluster is forgotten, or with its core. It is the dispatcher's.
-	ctx     context.Context
-	cancel  context.CancelFunc
+	ctx    context.Context
+	cancel context.CancelFunc
+	// gone is closed when a forgotten cluster is off the disk.
+	gone    chan struct{}
 	ignored ignoredCounts
 	foreign foreignTally
 
@@ -117,7 +119,7 @@ type ignoredCounts struct {
 
 func newCluster(c *core, l LoadedCluster) *cluster {
 	cl := &cluster{
-		core: c, name: l.Record.Name, rec: l.Record, damaged: l.Damaged, sync: SyncNever,
+		core: c, gone: make(chan struct{}), name: l.Record.Name, rec: l.Record, damaged: l.Damaged, sync: SyncNever,
 		pods: newPodTable(), nodes: map[string]*routedNode{},
 	}
 	if !l.Record.AdoptedAt.IsZero() || l.Damaged {

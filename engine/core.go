@@ -198,7 +198,8 @@ func (c *core) ensure(name string) *cluster {
 }
 
 // lock returns the cluster of that name with its mu held, made known if it is
-// new, or was forgotten before the lock was had. Its error is ErrUnavailable.
+// new. One that is being forgotten has to be off the disk before, or the new one
+// could go with it. Its error is ErrUnavailable.
 func (c *core) lock(name string) (*cluster, error) {
 	for {
 		cl := c.ensure(name)
@@ -210,6 +211,11 @@ func (c *core) lock(name string) (*cluster, error) {
 		cl.mu.Unlock()
 		if !errors.Is(err, ErrClusterUnknown) {
 			return nil, err
+		}
+		select {
+		case <-cl.gone:
+		case <-c.ctx.Done():
+			return nil, ErrUnavailable
 		}
 	}
 }

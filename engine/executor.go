@@ -24,12 +24,21 @@ type deliveryRef struct {
 	cluster string
 	// session is the stream that has the order; nil after a restart.
 	session *ExecutorSession
+	// leaving is set when the token goes for good; nothing takes an answer any more.
+	leaving *leaving
+}
+
+// leaving are tokens that go together, for good, once that is on disk. Until then
+// it may come to nothing, so that nobody is told that one of them is unknown.
+type leaving struct {
+	tokens  []string
+	replies []func()
 }
 
 // deliveries are the tokens that are live, or whose end is not on disk yet. The
 // shard knows which.
 type deliveries struct {
-	mu   sync.Mutex // guards live
+	mu   sync.Mutex // guards live, and all that is leaving
 	live map[string]deliveryRef
 }
 
@@ -59,12 +68,50 @@ func (d *deliveries) claim(token string, s *ExecutorSession) (deliveryRef, bool)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ref, ok := d.live[token]
-	if !ok || !s.serves(ref.cluster) {
+	if !ok || ref.leaving != nil || !s.serves(ref.cluster) {
 		return deliveryRef{}, false
 	}
 	ref.session = s
 	d.live[token] = ref
 	return ref, true
+}
+
+// leave calls an order back whose token goes with others.
+func (d *deliveries) leave(token string, l *leaving) {
+	d.recall(token, RecallCancelled)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if ref, ok := d.live[token]; ok {
+		ref.leaving = l
+		d.live[token] = ref
+		l.tokens = append(l.tokens, token)
+	}
+}
+
+// gone removes what was leaving, since it is on disk, and answers who waited for that.
+func (d *deliveries) gone(l *leaving) {
+	d.mu.Lock()
+	for _, token := range l.tokens {
+		delete(d.live, token)
+	}
+	replies := l.replies
+	d.mu.Unlock()
+	for _, reply := range replies {
+		reply()
+	}
+}
+
+// defers has the answer to a token that is leaving wait until it is gone. It
+// reports false if the token is not leaving.
+func (d *deliveries) defers(m *resultMsg) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	l := d.live[m.token].leaving
+	if l == nil {
+		return false
+	}
+	l.replies = append(l.replies, func() { m.reply(0, false) })
+	return true
 }
 
 // of returns the tokens of a session.
@@ -294,9 +341,11 @@ func (s *ExecutorSession) Extend(token string, reply func(left time.Duration, ok
 
 func (s *ExecutorSession) send(m *resultMsg) {
 	ref, ok := s.core.deliveries.get(m.token)
-	if !ok || !s.serves(ref.cluster) {
+	if mine := ok && s.serves(ref.cluster); !mine || ref.leaving != nil {
 		s.core.observer.UnknownToken()
-		m.reply(0, false)
+		if !mine || !s.core.deliveries.defers(m) {
+			m.reply(0, false)
+		}
 		return
 	}
 	if ref.health != nil {

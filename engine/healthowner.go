@@ -35,9 +35,10 @@ type healthMsg struct {
 	result    *resultMsg
 	adopted   *adoption
 	lost      string // token of an ended stream
-	stop      bool
-	task      func(*healthOwner)
-	done      func()
+	// stop ends the owner; what is out leaves with the rest of the cluster.
+	stop *leaving
+	task func(*healthOwner)
+	done func()
 }
 
 // healthPermit lets an order for a node leave.
@@ -152,15 +153,23 @@ func (h *healthOwner) run(ctx context.Context) error {
 // end takes back what is out and lets nobody wait for what is not handled any more.
 func (h *healthOwner) end() {
 	h.timer.Stop()
+	l := &leaving{}
+	h.takeBack(l)
 	h.refuse(h.inbox.seal())
+	h.core.commit(func() { h.core.deliveries.gone(l) }, Change{Cluster: h.cl.name})
+}
+
+// takeBack withdraws what is offered and calls back what is out.
+func (h *healthOwner) takeBack(l *leaving) {
 	for _, n := range h.nodes {
-		if d := n.delivery; d != nil {
-			h.core.deliveries.recall(d.Token, RecallCancelled)
-			h.core.commit(func() { h.core.deliveries.remove(d.Token) }, Change{Cluster: h.cl.name})
+		if n.delivery != nil {
+			h.core.deliveries.leave(n.delivery.Token, l)
 			h.returnCredit(n.link)
+			n.delivery, n.link, n.sent = nil, nil, false
 		}
 		h.withdraw(n)
 	}
+	clear(h.tokens)
 }
 
 // refuse answers messages that came too late: nothing may be written any more.
@@ -184,7 +193,9 @@ func (h *healthOwner) refuse(msgs []healthMsg) {
 // disk, or with the committer.
 func (h *healthOwner) refuseResult(m *resultMsg) {
 	h.core.observer.UnknownToken()
-	h.core.commit(func() { m.reply(0, false) }, Change{Cluster: h.cl.name})
+	if !h.core.deliveries.defers(m) {
+		h.core.commit(func() { m.reply(0, false) }, Change{Cluster: h.cl.name})
+	}
 }
 
 // handle applies a message and reports whether it was the last.
@@ -209,7 +220,8 @@ func (h *healthOwner) handle(m *healthMsg) (stop bool) {
 		h.noAnswer(m.lost, "the executor's stream ended")
 	case m.task != nil:
 		m.task(h)
-	case m.stop:
+	case m.stop != nil:
+		h.takeBack(m.stop)
 		stop = true
 	}
 	if !stop {

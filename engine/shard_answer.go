@@ -26,7 +26,9 @@ func (s *shard) answered(m *resultMsg) {
 	if e.pod.ev != e || d == nil || d.Token != m.token || !e.handed() {
 		s.core.observer.UnknownToken()
 		// What ended the delivery may not be on disk yet, and if it never gets there the token is live again.
-		s.after(m.cluster, func() { m.reply(0, false) })
+		if !s.core.deliveries.defers(m) {
+			s.after(m.cluster, func() { m.reply(0, false) })
+		}
 		return
 	}
 	sc := e.sc()
