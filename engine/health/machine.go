@@ -13,6 +13,8 @@ const (
 	// settleAfter a stale watch has shown the heartbeat that it lacked, what else it
 	// lacked has arrived too.
 	settleAfter = 5 * time.Second
+	// lookEvery is the time between two looks at who may have its NoExecute taint.
+	lookEvery = time.Second
 	// quietZone without a node is forgotten after this time since its last grant.
 	quietZone = time.Hour
 )
@@ -82,6 +84,8 @@ type Machine struct {
 	// sent a heartbeat and those that never did.
 	heard, unheard queue
 	dirty          []*node
+	// lookedAt is when it was last looked who may have its NoExecute taint.
+	lookedAt time.Time
 
 	// live: the feed is synced. leasesAt is when it last told of leases.
 	live     bool
@@ -160,7 +164,7 @@ func (m *Machine) FeedLost(now time.Time) {
 // Heartbeats are known from the first word of leases on.
 func (m *Machine) FeedLive(now time.Time) {
 	m.advance(now)
-	m.live = true
+	m.live, m.lookedAt = true, m.now
 	for _, n := range m.nodes {
 		if !n.shown {
 			m.remove(n)

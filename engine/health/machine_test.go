@@ -148,6 +148,94 @@ func TestN5TheLastPieceOfALostClusterIsHeldAndTheRestLosesItsTaints(t *testing.T
 	r.want("a", "unknown=false pods=false +unreachable:NoExecute -")
 }
 
+// A rate of more than one node a look is kept, and no more than that: not at once,
+// and not for the time before the nodes waited.
+func TestN5AHighRateIsKept(t *testing.T) {
+	f := DefaultFigures()
+	f.Rate = 10
+	r := newRig(t, f)
+	var names []string
+	for i := range 100 {
+		names = append(names, fmt.Sprintf("n%02d", i))
+	}
+	r.begin(names...)
+	r.pass(time.Hour, names...)
+	for _, name := range names[:45] {
+		r.m.Node(r.now, nodeWith(name, StatusFalse, 0))
+	}
+	r.m.Settle(r.now)
+	granted := func() (n int) {
+		for _, name := range names {
+			if w, _ := r.m.Want(name); w.Add.Has(NotReadyNoExecute) {
+				n++
+			}
+		}
+		return n
+	}
+	for second, want := range []int{1, 11, 21, 31, 41, 45} {
+		if got := granted(); got != want {
+			t.Errorf("after %d s %d nodes are granted, want %d", second, got, want)
+		}
+		r.pass(time.Second, names...)
+	}
+}
+
+// A service that comes back has the grant that a zone's rate gives by then, and not
+// those of all the time that it was away.
+func TestN7ARestartSavesUpNoGrants(t *testing.T) {
+	f := DefaultFigures()
+	f.Rate = 10
+	r := newRig(t, f)
+	r.begin("a")
+	r.m.Node(r.now, nodeWith("a", StatusFalse, 0))
+	r.m.Settle(r.now)
+	was := r.m.Cluster()
+	r.now = r.now.Add(time.Minute)
+	r.m = New(f, true, r.now)
+	r.m.RestoreCluster(was)
+	for i := range 100 {
+		status := StatusTrue
+		if i < 40 {
+			status = StatusFalse
+		}
+		r.m.Node(r.now, nodeWith(fmt.Sprintf("n%02d", i), status, 0))
+	}
+	r.now = r.now.Add(time.Minute)
+	r.m.FeedLive(r.now)
+	granted := 0
+	for i := range 40 {
+		if w, _ := r.m.Want(fmt.Sprintf("n%02d", i)); w.Add.Has(NotReadyNoExecute) {
+			granted++
+		}
+	}
+	if granted != 1 {
+		t.Errorf("%d nodes are granted at once, want 1", granted)
+	}
+}
+
+// The instant at which the last of many nodes in a slow zone gets its taint is
+// further away than instants reach: it is told as never.
+func TestViewOfATaintThatIsFarAway(t *testing.T) {
+	f := DefaultFigures()
+	f.Rate = 1e-7
+	r := newRig(t, f)
+	var names []string
+	for i := range 3000 {
+		names = append(names, fmt.Sprintf("n%04d", i))
+	}
+	r.begin(names...)
+	for _, name := range names[:1500] {
+		r.m.Node(r.now, nodeWith(name, StatusFalse, 0))
+	}
+	r.m.Settle(r.now)
+	v, _ := r.m.View("n1499")
+	for _, tv := range v.Taints {
+		if tv.Taint == NotReadyNoExecute && !tv.At.IsZero() {
+			t.Errorf("it comes at %s", tv.At)
+		}
+	}
+}
+
 func TestN6ReadyAgainBeforeThePodsAreMarked(t *testing.T) {
 	r := newRig(t, DefaultFigures())
 	r.begin("a", "b")

@@ -136,7 +136,8 @@ func (m *Machine) taintView(n *node, t Taint, wanted TaintSet) TaintView {
 	return v
 }
 
-// grantAt is when a waiting node gets its NoExecute taint as things stand; zero if never.
+// grantAt is when a waiting node gets its NoExecute taint as things stand; zero if
+// never, or not within a year.
 func (m *Machine) grantAt(n *node) time.Time {
 	at, ok := m.nextGrant(n.zone)
 	if !ok {
@@ -145,8 +146,11 @@ func (m *Machine) grantAt(n *node) time.Time {
 	if at.Before(m.now) {
 		at = m.now
 	}
-	before := time.Duration(slices.Index(n.zone.waiting(), n))
-	return at.Add(before * time.Duration(float64(time.Second)/m.rate(n.zone)))
+	before, interval := slices.Index(n.zone.waiting(), n), m.interval(n.zone)
+	if before > int(longestInterval/interval) {
+		return time.Time{}
+	}
+	return at.Add(time.Duration(before) * interval)
 }
 
 func (m *Machine) taintReason(n *node, t Taint, wanted TaintSet) string {

@@ -153,18 +153,30 @@ func (m *Machine) rate(z *zone) float64 {
 
 // nextGrant is when the zone's limiter lets the next node pass; false if it lets none.
 func (m *Machine) nextGrant(z *zone) (time.Time, bool) {
-	rate := m.rate(z)
-	if rate <= 0 || !m.heldSince.IsZero() || !m.disruptedSince.IsZero() {
+	interval := m.interval(z)
+	if interval == 0 || !m.heldSince.IsZero() || !m.disruptedSince.IsZero() {
 		return time.Time{}, false
 	}
 	if z.last.IsZero() {
 		return m.now, true
 	}
-	interval := float64(time.Second) / rate
-	if interval > float64(365*24*time.Hour) {
-		return time.Time{}, false
+	return z.last.Add(interval), true
+}
+
+// longestInterval is that of a rate so low that it is taken for none.
+const longestInterval = 365 * 24 * time.Hour
+
+// interval is the time between two nodes that the zone's limiter lets pass; 0 if it lets none.
+func (m *Machine) interval(z *zone) time.Duration {
+	rate := m.rate(z)
+	if rate <= 0 {
+		return 0
 	}
-	return z.last.Add(time.Duration(interval)), true
+	interval := float64(time.Second) / rate
+	if interval > float64(longestInterval) {
+		return 0
+	}
+	return time.Duration(interval)
 }
 
 // waiting are the nodes that wait for a grant, longest first.
@@ -232,6 +244,8 @@ func (m *Machine) allDisrupted() bool {
 
 // grant lets nodes have their NoExecute taint, at most as fast as their zone's rate.
 func (m *Machine) grant() {
+	lookedAt := m.now.Add(-min(m.now.Sub(m.lookedAt), lookEvery))
+	m.lookedAt = m.now
 	for name, z := range m.zones {
 		if len(z.nodes) == 0 {
 			if m.now.Sub(z.last) > quietZone {
@@ -247,13 +261,27 @@ func (m *Machine) grant() {
 			continue
 		}
 		for _, n := range z.waiting() {
+			z.last = m.now
+			if m.interval(z) < lookEvery {
+				// Several pass between two looks: each when its turn came, so that the
+				// rate is kept, and none for a time in which it did not wait or none might.
+				z.last = latest(at, lookedAt, n.queuedAt)
+			}
 			n.await(time.Time{})
 			n.grantedAt = m.now
 			m.touch(n)
-			z.last = m.now
 			if at, ok = m.nextGrant(z); !ok || at.After(m.now) {
 				break
 			}
 		}
 	}
+}
+
+func latest(at time.Time, others ...time.Time) time.Time {
+	for _, t := range others {
+		if t.After(at) {
+			at = t
+		}
+	}
+	return at
 }
