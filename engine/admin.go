@@ -116,7 +116,7 @@ func (g *Engine) countReleased(ctx context.Context, scope PauseScope) (int, erro
 		without.pauses = slices.Delete(slices.Clone(cl.conf.pauses), i, i+1)
 		return func(s *shard, sc *shardCluster) int {
 			n := 0
-			for e := range sc.active {
+			for e := range sc.active(s.now) {
 				// Not e.hold: that of an eviction whose answer has just come is set a moment later.
 				if e.state != StateDue {
 					continue
@@ -458,7 +458,7 @@ func (s *shard) forget(name string, l *leaving) {
 		}
 	}
 	// Of pods that are gone already, what is still out.
-	for e := range sc.active {
+	for e := range sc.active(s.now) {
 		drop(e)
 	}
 }

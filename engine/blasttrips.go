@@ -91,7 +91,7 @@ func (cl *cluster) countHeld(trips []BlastTrip, done func()) error {
 }
 
 func (s *shard) countHeld(sc *shardCluster, trips []BlastTrip, counts []int) {
-	for e := range sc.active {
+	for e := range sc.active(s.now) {
 		if e.state != StateDue || e.cause().Kind != CauseTaint {
 			continue
 		}

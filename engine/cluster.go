@@ -1,11 +1,10 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"slices"
 	"strconv"
 	"sync"
@@ -223,7 +222,7 @@ func (cl *cluster) reconfigure(r reconfiguration) {
 // regate looks again at every eviction that is due or out: a gate has changed.
 // recall is the reason for which orders may be called back, RecallNone for none.
 func (s *shard) regate(sc *shardCluster, recall RecallReason) {
-	for _, e := range sc.activeInOrder() {
+	for _, e := range sc.activeInOrder(s.now) {
 		switch e.state {
 		case StateDue:
 			if e.pending == 0 {
@@ -284,12 +283,19 @@ func (s *shard) releaseOverdue(sc *shardCluster) {
 	}
 }
 
-// activeInOrder returns the active evictions by due instant, so that what a
-// barrier does to them does not depend on a map's order.
-func (sc *shardCluster) activeInOrder() []*eviction {
-	return slices.SortedFunc(maps.Keys(sc.active), func(a, b *eviction) int {
-		return cmp.Or(a.due().Compare(b.due()), cmp.Compare(a.seq(), b.seq()))
-	})
+// active are the evictions past their due instant, whatever their state, in the
+// order of (due, seq). The index must not change before the end.
+func (sc *shardCluster) active(now time.Time) iter.Seq[*eviction] {
+	return func(yield func(*eviction) bool) {
+		sc.index.ascend(time.Time{}, 0, func(e *eviction) bool {
+			return !e.due().After(now) && (e.state == StateWaiting || yield(e))
+		})
+	}
+}
+
+// activeInOrder returns the active evictions in a slice of its own.
+func (sc *shardCluster) activeInOrder(now time.Time) []*eviction {
+	return slices.Collect(sc.active(now))
 }
 
 // redecide takes the decision of every pod again: the policy has changed.

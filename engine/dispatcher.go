@@ -35,6 +35,7 @@ type execLink struct {
 type dispatchMsg struct {
 	offer    *offer
 	withdraw *offer
+	behind   *behindMsg
 	// node offers an order for a node, unnode takes it back.
 	node, unnode *nodeOffer
 	credit       *execLink
@@ -47,6 +48,50 @@ type dispatchMsg struct {
 	// roomy: the line was full and is no more.
 	roomy bool
 	task  func(*dispatcher)
+}
+
+// behindMsg says whether a shard has more evictions of a kind than it has offered.
+type behindMsg struct {
+	shard       int
+	retry, more bool
+}
+
+// offers are the due evictions of one kind that the shards have offered.
+type offers struct {
+	heap indexedHeap[*offer]
+	// shards are by number.
+	shards []shardOffers
+}
+
+// shardOffers is what the dispatcher knows of one shard.
+type shardOffers struct {
+	// offered counts those in the heap; more: the shard has others, which are all later.
+	offered int
+	more    bool
+}
+
+// complete reports whether the head of the heap is the oldest of all shards. It
+// is not known while a shard has offers to make and all that it made are used.
+func (q *offers) complete() bool {
+	for i := range q.shards {
+		if s := &q.shards[i]; s.more && s.offered == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (q *offers) push(o *offer) {
+	q.shards[o.ev.pod.shard.id].offered++
+	q.heap.push(o)
+}
+
+// remove takes an offer out if it is in.
+func (q *offers) remove(o *offer) {
+	if *o.at() != 0 {
+		q.shards[o.ev.pod.shard.id].offered--
+		q.heap.remove(o)
+	}
 }
 
 type capacityMsg struct {
@@ -71,7 +116,7 @@ type dispatcher struct {
 	// nodes are the orders for nodes, oldest first; they leave before evictions and
 	// outside their rate.
 	nodes           []*nodeOffer
-	fresh, retries  indexedHeap[*offer]
+	fresh, retries  offers
 	links           []*execLink
 	limiter, halved *rate.Limiter // nil: unlimited
 	suspended       int
@@ -81,6 +126,7 @@ type dispatcher struct {
 
 func newDispatcher(c *core, cluster string, policy *Policy) *dispatcher {
 	d := &dispatcher{core: c, cluster: cluster, inbox: newMailbox[dispatchMsg](&c.activity)}
+	d.fresh.shards, d.retries.shards = make([]shardOffers, len(c.shards)), make([]shardOffers, len(c.shards))
 	d.timer = c.clock.NewTimer(func() { d.inbox.put(dispatchMsg{tick: true}) })
 	d.setRate(policy)
 	return d
@@ -120,9 +166,11 @@ func (d *dispatcher) run(ctx context.Context) error {
 func (d *dispatcher) handle(m *dispatchMsg) (released bool) {
 	switch {
 	case m.offer != nil:
-		d.heapOf(m.offer).push(m.offer)
+		d.offersOf(m.offer.retry).push(m.offer)
 	case m.withdraw != nil:
-		d.heapOf(m.withdraw).remove(m.withdraw)
+		d.offersOf(m.withdraw.retry).remove(m.withdraw)
+	case m.behind != nil:
+		d.offersOf(m.behind.retry).shards[m.behind.shard].more = m.behind.more
 	case m.node != nil:
 		d.nodes = append(d.nodes, m.node)
 	case m.unnode != nil:
@@ -148,8 +196,8 @@ func (d *dispatcher) handle(m *dispatchMsg) (released bool) {
 	return false
 }
 
-func (d *dispatcher) heapOf(o *offer) *indexedHeap[*offer] {
-	if o.retry {
+func (d *dispatcher) offersOf(retry bool) *offers {
+	if retry {
 		return &d.retries
 	}
 	return &d.fresh
@@ -192,8 +240,12 @@ func (d *dispatcher) setRate(p *Policy) {
 func (d *dispatcher) grant(now time.Time) {
 	d.grantNodes()
 	for {
-		if d.suspended > 0 || len(d.fresh) == 0 && len(d.retries) == 0 {
+		if d.suspended > 0 || len(d.fresh.heap) == 0 && len(d.retries.heap) == 0 {
 			d.blocked.Store(uint32(HoldNone))
+			return
+		}
+		if !d.fresh.complete() || !d.retries.complete() {
+			// The shard is told of its permits and offers more.
 			return
 		}
 		if !d.line.room() {
@@ -211,7 +263,7 @@ func (d *dispatcher) grant(now time.Time) {
 			d.tickAfter(now.Add(wait))
 			return
 		}
-		d.heapOf(o).remove(o)
+		d.offersOf(o.retry).remove(o)
 		link.outstanding++
 		p := &permit{offer: o, link: link}
 		d.line.join(p)
@@ -255,7 +307,7 @@ func (d *dispatcher) freest(will func(*execLink) bool) *execLink {
 
 // pick takes the oldest offer that the rate allows, or says how long to wait.
 func (d *dispatcher) pick(now time.Time) (*offer, time.Duration) {
-	fresh, retry := d.fresh.head(), d.retries.head()
+	fresh, retry := d.fresh.heap.head(), d.retries.heap.head()
 	if d.limiter == nil {
 		return older(fresh, retry), 0
 	}

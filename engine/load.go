@@ -99,9 +99,6 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	e.restore(r)
 	p.ev = e
 	sc.count(e, 1)
-	if e.state != StateWaiting {
-		sc.active[e] = struct{}{}
-	}
 	if len(r.Requests) > 0 {
 		sc.requested[e] = struct{}{}
 	}

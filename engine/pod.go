@@ -154,8 +154,10 @@ type eviction struct {
 	pending   int32
 	committed bool
 	indexed   bool
-	state     State
-	hold      Hold
+	// behind: it may leave, and is behind what the dispatcher is offered.
+	behind bool
+	state  State
+	hold   Hold
 }
 
 // grounds are what an eviction goes by: its cause, and the due instant that

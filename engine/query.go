@@ -212,7 +212,7 @@ func (s *shard) listNode(sc *shardCluster, name string, visit func(*eviction) bo
 			all = append(all, p.ev)
 		}
 	}
-	for e := range sc.active {
+	for e := range sc.active(s.now) {
 		if e.pod.gone && e.pod.nodeName == name && e.indexed {
 			all = append(all, e)
 		}
@@ -252,7 +252,7 @@ func (s *shard) stateNow(e *eviction) State {
 
 // holdNow is the hold that a reader sees: of what the shard lets through, the dispatcher knows.
 func (s *shard) holdNow(sc *shardCluster, e *eviction) Hold {
-	if e.hold == HoldNone && e.offer != nil {
+	if e.hold == HoldNone && e.leaving() {
 		return Hold(sc.dispatcher.blocked.Load())
 	}
 	return e.hold
@@ -507,12 +507,13 @@ func (s *shard) status(name string) (st shardStatus) {
 	st.counts = sc.counts
 	st.looping = sc.looping(s.now)
 	st.blocked = Hold(sc.dispatcher.blocked.Load())
-	for e := range sc.active {
-		if e.offer != nil {
-			st.offered++
-		}
-		if e.state == StateDue && (st.oldest.IsZero() || e.due().Before(st.oldest)) {
+	for _, w := range [...]*window{&sc.fresh, &sc.retries} {
+		st.offered += w.offered + w.behind
+	}
+	for e := range sc.active(s.now) {
+		if e.state == StateDue {
 			st.oldest = e.due()
+			break
 		}
 	}
 	return st

@@ -46,8 +46,8 @@ type shardCluster struct {
 	// that wait may fall due; place is the cluster's in shard.waits.
 	nextWait time.Time
 	place    int32
-	// active are the evictions past their due instant, whatever their state.
-	active map[*eviction]struct{}
+	// fresh and retries have those that no gate holds.
+	fresh, retries window
 	// requested are the evictions with requests.
 	requested map[*eviction]struct{}
 	// quiet are pods that were given a quiet time, and its end, in that order.
@@ -93,7 +93,7 @@ func newShard(c *core, id int) *shard {
 func newShardCluster(c *cluster, conf *clusterConf) *shardCluster {
 	return &shardCluster{
 		cluster: c, conf: conf, nodes: map[string]*node{}, index: newDueIndex(),
-		active: map[*eviction]struct{}{}, requested: map[*eviction]struct{}{},
+		requested: map[*eviction]struct{}{},
 	}
 }
 
@@ -186,7 +186,7 @@ func (s *shard) notify(sc *shardCluster, e *eviction) {
 	s.out = append(s.out, pending{kind: ChangeNotify, cluster: sc.name, version: s.version(e)})
 }
 
-// set moves the eviction to a state and hold, keeping the counts and the set of active ones.
+// set moves the eviction to a state and hold, keeping the counts.
 func (sc *shardCluster) set(e *eviction, state State, hold Hold, until time.Time) {
 	if e.state != StateUnspecified {
 		sc.count(e, -1)
@@ -196,11 +196,6 @@ func (sc *shardCluster) set(e *eviction, state State, hold Hold, until time.Time
 		e.more().holdUntil = until
 	}
 	sc.count(e, 1)
-	if state == StateWaiting {
-		delete(sc.active, e)
-	} else {
-		sc.active[e] = struct{}{}
-	}
 }
 
 func (sc *shardCluster) count(e *eviction, by int) {
@@ -244,7 +239,7 @@ func (s *shard) arm(sc *shardCluster, e *eviction) {
 			s.heap.arm(e, e.due())
 		}
 	case StateDue:
-		if e.offer == nil {
+		if !e.leaving() {
 			s.heap.arm(e, s.now)
 		}
 	case StateDelivered, StateRecalling:

@@ -273,7 +273,6 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 	s.heap.disarm(e)
 	s.unindex(sc, e)
 	sc.count(e, -1)
-	delete(sc.active, e)
 	delete(sc.requested, e)
 	e.state, e.hold = StateClosed, HoldNone
 	e.pod.ev = nil
@@ -380,18 +379,7 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 		return
 	}
 	sc.set(e, StateDue, HoldNone, time.Time{})
-	if e.offer == nil {
-		e.offer = &offer{ev: e, grounds: e.grounds, retry: e.attempts() > 0}
-		sc.dispatcher.inbox.put(dispatchMsg{offer: e.offer})
-	}
-}
-
-// withdraw takes back an offer that the dispatcher has.
-func (s *shard) withdraw(sc *shardCluster, e *eviction) {
-	if e.offer != nil {
-		sc.dispatcher.inbox.put(dispatchMsg{withdraw: e.offer})
-		e.offer = nil
-	}
+	s.offer(sc, e)
 }
 
 // permitted decides again and commits the delivery, or returns the permit.
@@ -401,8 +389,8 @@ func (s *shard) permitted(p *permit) {
 		s.returnPermit(p)
 		return
 	}
-	e.offer = nil
 	sc := e.sc()
+	s.unoffered(sc, e)
 	if !s.stands(sc, e) {
 		s.returnPermit(p)
 		s.arm(sc, e)
