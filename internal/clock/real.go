@@ -8,16 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSleep bounds one sleep of a timer. The runtime's timers stand still while
-// the machine is suspended and engine time does not, so a long wait is slept in
-// pieces and looked at again after each.
-const maxSleep = 30 * time.Second
-
 // Real is engine time on a machine: wall clock at start plus elapsed
 // CLOCK_BOOTTIME. A step of the wall clock does not move it.
 type Real struct {
-	wall func() time.Time
-	boot func() time.Duration // called with mu held
+	wall  func() time.Time
+	boot  func() time.Duration // called with mu held
+	alarm alarm
 
 	mu    sync.Mutex // guards start and boot0
 	start time.Time
@@ -27,11 +23,12 @@ type Real struct {
 // NewReal starts engine time at the wall clock's reading.
 func NewReal() *Real {
 	boot := bootClock{read: bootTime}
-	return newReal(wallTime, boot.now)
+	return newReal(wallTime, boot.now, newSleeper)
 }
 
-func newReal(wall func() time.Time, boot func() time.Duration) *Real {
+func newReal(wall func() time.Time, boot func() time.Duration, sleep func(ring func()) sleeper) *Real {
 	c := &Real{wall: wall, boot: boot}
+	c.alarm.now, c.alarm.wakeUp = c.Now, sleep
 	c.start, c.boot0 = together(wall, boot)
 	return c
 }
@@ -116,57 +113,4 @@ func (c *Real) Floor(t time.Time) {
 func (c *Real) Drift() time.Duration { return c.wall().Round(0).Sub(c.Now()) }
 
 // NewTimer implements [Clock].
-func (c *Real) NewTimer(f func()) Timer { return &realTimer{clock: c, f: f} }
-
-type realTimer struct {
-	clock *Real
-	f     func()
-
-	mu    sync.Mutex // guards what follows
-	timer *time.Timer
-	at    time.Time
-	armed bool
-}
-
-func (t *realTimer) Reset(at time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.at, t.armed = at, true
-	t.sleep()
-}
-
-// sleep arms the runtime's timer for the next piece of the wait. t.mu is held.
-func (t *realTimer) sleep() {
-	d := min(max(t.at.Sub(t.clock.Now()), 0), maxSleep)
-	if t.timer == nil {
-		t.timer = time.AfterFunc(d, t.fire)
-		return
-	}
-	t.timer.Reset(d)
-}
-
-// fire may come of an earlier Reset: what counts is whether the instant has come.
-func (t *realTimer) fire() {
-	t.mu.Lock()
-	if !t.armed {
-		t.mu.Unlock()
-		return
-	}
-	if t.clock.Now().Before(t.at) {
-		t.sleep()
-		t.mu.Unlock()
-		return
-	}
-	t.armed = false
-	t.mu.Unlock()
-	t.f()
-}
-
-func (t *realTimer) Stop() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.armed = false
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-}
+func (c *Real) NewTimer(f func()) Timer { return &realTimer{alarm: &c.alarm, f: f} }
