@@ -98,7 +98,7 @@ func (h *healthOwner) permitted(p *healthPermit) {
 		}
 		return
 	}
-	n.offer, n.want, n.link, n.sent = nil, want, p.link, false
+	n.offer, n.want, n.link, n.sent, n.shown = nil, want, p.link, false, false
 	n.delivery = &Delivery{
 		Token: h.core.newToken(), ExecutorID: p.link.session.hello.ID, SentAt: h.now, Deadline: h.now.Add(deliveryDeadline),
 	}
@@ -214,29 +214,40 @@ func (h *healthOwner) resolve(n *healthNode, res Result) {
 	switch res.Outcome {
 	case OutcomeApplied:
 		n.attempts, n.notBefore = 0, time.Time{}
-		n.settleAt = h.now.Add(healthSettle)
+		if !n.shown {
+			n.settleAt = h.now.Add(healthSettle)
+		}
 		h.machine.Applied(n.name, d.SentAt, n.want.Ordered)
 	case OutcomeStale:
-		n.notBefore = h.now.Add(healthStaleBackOff)
+		h.backsOff(n, d, healthStaleBackOff)
 		if n.want.Unknown {
 			h.machine.Stale(h.now, n.name)
 		}
 	case OutcomeGone, OutcomeSuperseded:
 		n.notBefore = h.now.Add(healthGoneBackOff)
 	case OutcomeRecalled:
-		if d.Recall == RecallNone {
-			n.notBefore = h.now.Add(firstBackOff)
-		}
+		h.backsOff(n, d, firstBackOff)
 	default:
+		if d.Recall != RecallNone {
+			break
+		}
 		n.attempts++
 		if res.Outcome != OutcomeNoAnswer || !first {
-			n.notBefore = h.now.Add(h.backOff(n.attempts))
+			h.backsOff(n, d, h.backOff(n.attempts))
 		}
 	}
 	h.store(n)
 	h.review(n)
 	// Not before: who asks for the token until then has to wait for the disk, in answered.
 	h.after(func() { h.core.deliveries.remove(d.Token) })
+}
+
+// backsOff keeps orders for a node back after one that came to nothing. One that was
+// called back is not wanted any more, and what is wanted now does not wait for it.
+func (h *healthOwner) backsOff(n *healthNode, d *Delivery, wait time.Duration) {
+	if d.Recall == RecallNone {
+		n.notBefore = h.now.Add(wait)
+	}
 }
 
 // backOff is the wait after the n-th attempt, n from 1.

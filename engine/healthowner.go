@@ -89,6 +89,8 @@ type healthNode struct {
 	want     health.Want
 	link     *execLink
 	sent     bool
+	// shown: the feed has shown what that order, or the last one, says.
+	shown bool
 	// settleAt is until when the feed may lack what the last order did.
 	settleAt    time.Time
 	attempts    uint32
@@ -244,9 +246,18 @@ func (h *healthOwner) apply(events []Event, at time.Time) {
 			h.machine.Gone(at, ev.Node.Name)
 		case ev.Node.Health != nil:
 			h.machine.Node(at, *ev.Node.Health)
+			h.showed(ev.Node.Name)
 		}
 	}
 	h.machine.Settle(at)
+}
+
+// showed notes whether the feed shows what a node's order says: what differs from
+// then on is news.
+func (h *healthOwner) showed(name string) {
+	if n := h.nodes[name]; n != nil && h.machine.Shows(name, n.want.Ordered) {
+		n.shown, n.settleAt = true, time.Time{}
+	}
 }
 
 // reconfigure takes a new conf. What a closed gate concerns is called back before

@@ -368,6 +368,36 @@ func TestNodeOrderIsRecalledWhenTheNodeIsHeardAgain(t *testing.T) {
 	}
 }
 
+// A node that is ready again before the executor has answered loses its taints at
+// once, whatever is answered: the feed has shown that the order was carried out, and
+// one that was called back and failed is no reason to wait (N3).
+func TestN3ReadyAgainWhileAnOrderIsOut(t *testing.T) {
+	for _, answer := range []engine.Outcome{engine.OutcomeApplied, engine.OutcomeFailed, engine.OutcomeStale, engine.OutcomeRecalled} {
+		t.Run(answer.String(), func(t *testing.T) {
+			w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
+			w.deaf["a"] = true
+			for len(w.sink.orders) == 0 {
+				w.advance(2 * time.Second)
+				w.renew()
+			}
+			order := w.sink.take()[0]
+			w.carryOut(order.Node)
+			tainted := w.event("a")
+			well := wellNode("a")
+			well.Heartbeat, well.Taints = w.clock.Now(), w.nodes["a"].Taints
+			w.nodes["a"] = well
+			w.send(tainted, w.event("a"))
+			if !w.answer(w.x, order.Token, answer) {
+				t.Fatal("the answer was not taken")
+			}
+			next := w.sink.take()
+			if len(next) != 1 || next[0].Node.Remove != unreachableTaints || next[0].Attempt != 1 {
+				t.Errorf("orders after the answer: %+v, want one at once that takes the taints off", next)
+			}
+		})
+	}
+}
+
 func TestN8StaleHoldsUntilTheFeedHasCaughtUp(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
 	w.deaf["a"] = true

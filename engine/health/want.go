@@ -99,6 +99,12 @@ func (m *Machine) Knows(name, uid string) bool {
 	return n != nil && (uid == "" || n.UID == uid)
 }
 
+// Shows reports whether the feed shows a node as an order leaves it.
+func (m *Machine) Shows(name string, o Ordered) bool {
+	n := m.nodes[name]
+	return n != nil && o.Add&^n.Taints == 0 && o.Remove&n.Taints == 0 && (!o.Unknown || n.Conditions[CondReady] == StatusUnknown)
+}
+
 // Contradicts reports whether an order for a node says what is not wanted now: the
 // node is another, is heard again, or has another condition.
 func (m *Machine) Contradicts(name, uid string, o Ordered) bool {
