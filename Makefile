@@ -82,7 +82,7 @@ bench-agent: build ## Measure the agent beside the built-in controller on a real
 .PHONY: e2e
 e2e: build ## Run the tests on real API servers (the first build of a control plane takes a quarter of an hour)
 	bash test/controlplane/build.sh
-	cd test/e2e && $(GO) test -count=1 -timeout 40m $(TEST_FLAGS) ./...
+	cd test/e2e && $(GO) test -count=1 -timeout 40m -parallel 12 $(TEST_FLAGS) ./...
 
 .PHONY: demo
 demo: build ## Show the main job: waits, orders, a kill, and a wait that goes on

@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"google.golang.org/grpc/codes"
 
@@ -150,7 +151,7 @@ func (s *stage) play(t *testing.T) map[string]time.Duration {
 	note("silent: Ready Unknown", "silent", "Ready=Unknown")
 	note("silent: NoSchedule", "silent", "+"+unreachableNoSchedule)
 	tainted := note("silent: NoExecute", "silent", "+"+unreachableNoExecute)
-	rows["silent: pods not ready"] = s.notReadySince(t, pods[1]).Sub(last["silent"])
+	rows["silent: pods not ready"] = notReadySince(t, s.plane.Admin, pods[1]).Sub(last["silent"])
 	s.deletions.Wait(t, soon, pods[0].UID)
 	d, _ := s.deletions.Of(pods[0].UID)
 	rows["silent: a pod that tolerates it for 5 s leaves, after NoExecute"] = d.Seen.Sub(tainted)
@@ -176,10 +177,10 @@ func (s *stage) revive(t *testing.T, node string) time.Time {
 }
 
 // notReadySince waits until a pod is not ready and returns when that was set, in whole seconds.
-func (s *stage) notReadySince(t *testing.T, pod *corev1.Pod) (at time.Time) {
+func notReadySince(t *testing.T, cs kubernetes.Interface, pod *corev1.Pod) (at time.Time) {
 	t.Helper()
 	await.Until(t, soon, "pod "+pod.Name+" to be not ready", func(ctx context.Context) error {
-		now, err := s.plane.Admin.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		now, err := cs.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,7 +18,6 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 	"github.com/reprieve-dev/reprieve/test/e2e/await"
 	"github.com/reprieve-dev/reprieve/test/e2e/kube"
-	"github.com/reprieve-dev/reprieve/test/e2e/process"
 )
 
 // A zone falls silent: each of its nodes becomes Unknown in time, NoExecute comes one node after the other, and the
@@ -38,15 +36,7 @@ func TestZoneFallsSilent(t *testing.T) {
 
 	from := w.silence(t, east...)
 	for _, node := range east {
-		at := w.lost(t, node, shortGrace)
-		for _, condition := range []string{"MemoryPressure=Unknown", "DiskPressure=Unknown", "PIDPressure=Unknown"} {
-			if seen := w.changes.Wait(t, soon, node, condition, from); seen.Sub(at).Abs() > time.Second {
-				t.Errorf("node %s was %s %s after it was Unknown", node, condition, seen.Sub(at))
-			}
-		}
-		if seen := w.changes.Wait(t, soon, node, "+"+unreachableNoSchedule, from); seen.Sub(at) > time.Second {
-			t.Errorf("node %s had its NoSchedule taint %s after it was Unknown", node, seen.Sub(at))
-		}
+		w.fallen(t, node, w.lost(t, node, shortGrace))
 	}
 	var tainted []time.Time
 	for _, node := range east {
@@ -214,101 +204,6 @@ func (w *ward) cordon(t *testing.T, node string, on bool) {
 	if _, err := w.Admin.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatalf("cordon node %s: %v", node, err)
 	}
-}
-
-func TestNodeHealthOutlivesTheService(t *testing.T) {
-	killWhileSilent(t, func(w *ward) (*process.Process, func()) { return w.service.Process, w.service.WaitReady })
-}
-
-func TestNodeHealthOutlivesTheAgent(t *testing.T) {
-	killWhileSilent(t, func(w *ward) (*process.Process, func()) { return w.agent.Process, w.agent.WaitReady })
-}
-
-func TestNodeHealthOutlivesTheAPIServer(t *testing.T) {
-	killWhileSilent(t, func(w *ward) (*process.Process, func()) { return w.APIServer, w.WaitReady })
-}
-
-// killWhileSilent kills a program within a zone's grace, in the middle of its pass of NoExecute taints, and while all
-// nodes are silent. No node that lives is ever taken for silent, none before its whole grace counted from the return;
-// no taint goes, no wait begins again, and the pass goes on.
-func killWhileSilent(t *testing.T, pick func(*ward) (victim *process.Process, back func())) {
-	figures := shortFigures()
-	rate := 0.25
-	figures.FullDisruptionTaintRate = &rate
-	w := startWard(t, figures, shortBeat)
-	east, west := kube.NodeNames("east", 3), kube.NodeNames("west", 6)
-	w.admit(t, "east", east...)
-	w.admit(t, "west", west...)
-	pods := kube.CreatePods(t, w.Admin, kube.Bulk("p", 9, append(slices.Clone(east), west...), func(_ int, p *kube.Pod) { p.Tolerations = tolerateLoss(10) })...)
-	kube.WaitRunning(t, w.Admin, pods)
-	victim, back := pick(w)
-	kill := func() (returned time.Time) {
-		victim.Kill()
-		await.Pause(t.Context(), downFor)
-		victim.Start()
-		returned = await.Now()
-		back()
-		return returned
-	}
-
-	from := w.silence(t, east...)
-	await.Pause(t.Context(), shortGrace/2)
-	returned := kill()
-	for _, node := range east {
-		if at := w.changes.Wait(t, 2*soon, node, "Ready=Unknown", from); at.Sub(returned) <= shortGrace {
-			t.Errorf("node %s became Unknown %s after the return, before its whole grace", node, at.Sub(returned))
-		}
-	}
-	first := w.firstTainted(t, east, from)
-	pod := onNode(pods, first.Node)[0]
-	due := w.open(t, pod, "waiting", func(ev *reprievev1.Eviction) bool { return ev.GetDueTime() != nil }).GetDueTime().AsTime()
-	// timeAdded, from which it counts, has whole seconds.
-	if wait := due.Sub(first.Seen); wait < 9*time.Second || wait > 11*time.Second {
-		t.Errorf("the pod on %s is due %s after its taint was seen, want 10s", first.Node, wait)
-	}
-	kill()
-	for _, node := range east {
-		w.changes.Wait(t, soon, node, "+"+unreachableNoExecute, from)
-	}
-	w.deletions.Wait(t, soon, kube.UIDs(pods[:3])...)
-	if again := w.closed(t, pod).GetDueTime().AsTime(); !again.Equal(due) {
-		t.Errorf("the pod on %s was due at %s and then at %s", first.Node, due, again)
-	}
-	if d, _ := w.deletions.Of(pod.UID); d.Seen.Before(due) || d.Seen.Sub(due) > downFor+lateBy {
-		t.Errorf("the pod on %s left %s after it was due", first.Node, d.Seen.Sub(due))
-	}
-	for _, node := range east {
-		if at, ok := w.changes.First(node, "-"+unreachableNoExecute, from); ok {
-			t.Errorf("node %s lost its taint at %s", node, at)
-		}
-	}
-	w.healed(t, w.revive(t, east...), east...)
-
-	again := w.silence(t, append(slices.Clone(east), west...)...)
-	await.Pause(t.Context(), shortGrace/2)
-	returned = kill()
-	w.hearts.Start(append(slices.Clone(east), west...)...)
-	await.Pause(t.Context(), returned.Add(2*shortGrace).Sub(await.Now()))
-	w.changes.Quiet(t, from, west...)
-	w.changes.Quiet(t, again, east...)
-	w.deletions.NoneOf(t, kube.UIDs(pods[3:])...)
-}
-
-// firstTainted waits until one of the nodes has its NoExecute taint.
-func (w *ward) firstTainted(t *testing.T, nodes []string, since time.Time) (first kube.Change) {
-	t.Helper()
-	await.Until(t, soon, "a first NoExecute taint", func(context.Context) error {
-		for _, node := range nodes {
-			if at, ok := w.changes.First(node, "+"+unreachableNoExecute, since); ok && (first.Node == "" || at.Before(first.Seen)) {
-				first = kube.Change{Node: node, Seen: at}
-			}
-		}
-		if first.Node == "" {
-			return errors.New("none has")
-		}
-		return nil
-	})
-	return first
 }
 
 // While the service only observes it says what it would do and does nothing.

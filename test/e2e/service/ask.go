@@ -24,6 +24,9 @@ import (
 // askWithin bounds a question that the service should answer at once, retries after its restart included.
 const askWithin = 30 * time.Second
 
+// watches are an agent's where node health is on: of nodes, of pods and of leases.
+const watches = 3
+
 // patient waits for the connection, which takes a moment to come back after the service has.
 var patient = grpc.WaitForReady(true)
 
@@ -193,16 +196,44 @@ func mustMetrics(t testing.TB, addr string) Metrics {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), askWithin)
 	defer cancel()
+	m, err := metrics(ctx, addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func metrics(ctx context.Context, addr string) (Metrics, error) {
 	body, err := get(ctx, addr, "/metrics")
 	if err != nil {
-		t.Fatalf("metrics of %s: %v", addr, err)
+		return nil, fmt.Errorf("metrics of %s: %w", addr, err)
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	m, err := parser.TextToMetricFamilies(bytes.NewReader(body))
 	if err != nil {
-		t.Fatalf("metrics of %s: %v", addr, err)
+		return nil, fmt.Errorf("metrics of %s: %w", addr, err)
 	}
-	return m
+	return m, nil
+}
+
+// Sees returns why the service does not see what happens in a cluster, or cannot act there: it does not answer, the
+// feed is not live, nothing is known of heartbeats, there is no executor, or one of the agent's watches does not stand.
+func (s *Service) Sees(ctx context.Context, cluster string, a *Agent) error {
+	c, err := s.cluster(ctx, cluster)
+	switch {
+	case err != nil:
+		return err
+	case c.GetSyncState() != reprievev1.Cluster_SYNC_STATE_SYNCED || c.GetNodeHealth().GetBlindTime() != nil || len(c.GetExecutors()) == 0:
+		return fmt.Errorf("it is in %s, with health %v and executors %v", c.GetSyncState(), c.GetNodeHealth(), c.GetExecutors())
+	}
+	m, err := metrics(ctx, a.AdminAddr)
+	if err != nil {
+		return err
+	}
+	if n := len(m["reprieve_agent_watch_quiet_seconds"].GetMetric()); n < watches {
+		return fmt.Errorf("%d of the agent's watches stand, want %d", n, watches)
+	}
+	return nil
 }
 
 // Sum adds the values of a counter or gauge, or the counts of a histogram, over the series that have all these labels:
