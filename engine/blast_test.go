@@ -338,7 +338,7 @@ func TestBlastRadiusCounts(t *testing.T) {
 // was there at adoption does not, and a trip outlives the process.
 func TestBlastRadiusOverGaps(t *testing.T) {
 	path := t.TempDir() + "/data.db"
-	f := newFieldOn(t, 20, func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) })
+	f := newFieldOn(t, 20, func(ctx context.Context) (engine.Store, error) { return bolt.Open(ctx, bolt.Options{Path: path}) })
 	f.taint("few", f.nodes[:3]...)
 	f.wantSent(f.nodes[:3], time.Second)
 	must(t, f.d.Restart(t.Context(), time.Second))

@@ -244,7 +244,7 @@ func TestNodeHealthObservedChangesNothing(t *testing.T) {
 
 func TestN7RestartForgetsNothing(t *testing.T) {
 	path := t.TempDir() + "/data"
-	open := func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) }
+	open := func(ctx context.Context) (engine.Store, error) { return bolt.Open(ctx, bolt.Options{Path: path}) }
 	w := newWard(t, open, engine.NodeHealthEnforce, "a", "b", "c", "d", "e", "f", "g")
 	w.deaf["a"], w.deaf["b"] = true, true
 	w.pass(54 * time.Second)

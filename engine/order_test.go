@@ -88,7 +88,7 @@ func TestI8ShardsHandOutInOneOrder(t *testing.T) {
 	for name, open := range map[string]engine.StoreOpener{
 		"mem": mem.New().Open,
 		"bolt": func(context.Context) (engine.Store, error) {
-			return bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "reprieve.db")})
+			return bolt.Open(t.Context(), bolt.Options{Path: filepath.Join(t.TempDir(), "reprieve.db")})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -49,7 +49,7 @@ func TestPropertyBolt(t *testing.T) {
 	checks(t, 300, func(rt *rapid.T) {
 		n++
 		path := fmt.Sprintf("%s/%d.db", dir, n)
-		runCase(rt, func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) })
+		runCase(rt, func(ctx context.Context) (engine.Store, error) { return bolt.Open(ctx, bolt.Options{Path: path}) })
 	})
 }
 

@@ -46,7 +46,7 @@ type fixture struct {
 // memory opens stores over one set of data, as a file would outlive its process.
 func memory() OpenStore {
 	data := mem.New()
-	return func(StoreSettings) (engine.Store, error) { return data.Open(context.Background()) }
+	return func(ctx context.Context, _ StoreSettings) (engine.Store, error) { return data.Open(ctx) }
 }
 
 func newFixture(t *testing.T, open OpenStore, edit func(*Config)) *fixture {

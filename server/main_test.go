@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,8 +15,8 @@ import (
 	"github.com/reprieve-dev/reprieve/store/bolt"
 )
 
-func boltFile(s StoreSettings) (engine.Store, error) {
-	return bolt.Open(bolt.Options{Path: s.Path, Room: s.Room, Damaged: s.Damaged, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
+func boltFile(ctx context.Context, s StoreSettings) (engine.Store, error) {
+	return bolt.Open(ctx, bolt.Options{Path: s.Path, Room: s.Room, Damaged: s.Damaged, SetAside: s.SetAside, WasSetAside: s.WasSetAside})
 }
 
 // log is what a program writes, with a way to wait for a line.
@@ -101,7 +102,7 @@ func TestMainReloads(t *testing.T) {
 
 func TestMainSecondSignalExitsAtOnce(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	open := func(StoreSettings) (engine.Store, error) {
+	open := func(context.Context, StoreSettings) (engine.Store, error) {
 		close(entered)
 		<-leave
 		return nil, os.ErrClosed

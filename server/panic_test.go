@@ -31,7 +31,7 @@ func (panicking) History(context.Context, engine.HistoryQuery) (engine.HistoryPa
 // INTERNAL without the reason, and the service lives.
 func TestPanicIsInternal(t *testing.T) {
 	data := mem.New()
-	f := newFixture(t, func(StoreSettings) (engine.Store, error) {
+	f := newFixture(t, func(context.Context, StoreSettings) (engine.Store, error) {
 		s, err := data.Open(context.Background())
 		return panicking{s}, err
 	}, nil)

@@ -23,7 +23,7 @@ import (
 // failing opens stores in memory that fail by a script.
 func failing(script *fault.Script) OpenStore {
 	open := fault.New(mem.New().Open, script)
-	return func(StoreSettings) (engine.Store, error) { return open(context.Background()) }
+	return func(ctx context.Context, _ StoreSettings) (engine.Store, error) { return open(ctx) }
 }
 
 // watchHealth reads changes of a service's health.

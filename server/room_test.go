@@ -32,7 +32,7 @@ func TestFullDiskIsOpenedWithRoom(t *testing.T) {
 	data := mem.New()
 	var opened atomic.Int32
 	rooms := make(chan uint64, 10)
-	f := newFixtureAt(t, Deps{Clock: clock.NewReal(), OpenStore: func(s StoreSettings) (engine.Store, error) {
+	f := newFixtureAt(t, Deps{Clock: clock.NewReal(), OpenStore: func(ctx context.Context, s StoreSettings) (engine.Store, error) {
 		rooms <- s.Room
 		st, err := data.Open(context.Background())
 		if opened.Add(1) == 1 && err == nil {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -99,8 +100,8 @@ func (s *stage) must(err error) {
 
 // boot starts the service on the stage's file and attaches the executor.
 func (s *stage) boot() {
-	open := func(st StoreSettings) (engine.Store, error) {
-		return bolt.Open(bolt.Options{Path: filepath.Join(s.dir, filepath.Base(st.Path)), Damaged: st.Damaged})
+	open := func(ctx context.Context, st StoreSettings) (engine.Store, error) {
+		return bolt.Open(ctx, bolt.Options{Path: filepath.Join(s.dir, filepath.Base(st.Path)), Damaged: st.Damaged})
 	}
 	deps := Deps{Clock: s.clock, OpenStore: open, Jitter: func(d time.Duration) time.Duration { return d }}
 	s.f = newFixtureAt(s.T, deps, func(c *Config) { c.Adopt, c.FeedTimeout = "enforce", Duration(time.Hour) })

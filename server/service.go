@@ -43,8 +43,8 @@ type StoreSettings struct {
 	Migrated func(from, to uint32, backup string)
 }
 
-// OpenStore opens a data file.
-type OpenStore func(StoreSettings) (engine.Store, error)
+// OpenStore opens a data file. It gives up when ctx ends.
+type OpenStore func(ctx context.Context, s StoreSettings) (engine.Store, error)
 
 // roomAfterFull is what a disk that was full must have free before the service
 // goes on: the data file grows by 16 MiB at a time, and takes two such steps.
@@ -132,7 +132,7 @@ func New(conf Config, deps Deps) (*Service, error) {
 }
 
 // open is the engine's way to the store.
-func (s *Service) open(context.Context) (engine.Store, error) {
+func (s *Service) open(ctx context.Context) (engine.Store, error) {
 	settings := StoreSettings{
 		Path: filepath.Join(s.conf.DataDir, dataFile),
 		Damaged: func(where string, err error) {
@@ -156,7 +156,7 @@ func (s *Service) open(context.Context) (engine.Store, error) {
 			return path + ".damaged-" + s.deps.Clock.Now().UTC().Format("20060102T150405Z")
 		}
 	}
-	return s.deps.OpenStore(settings)
+	return s.deps.OpenStore(ctx, settings)
 }
 
 func (s *Service) buildGRPC() error {

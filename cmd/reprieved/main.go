@@ -2,6 +2,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"os/signal"
 	"syscall"
@@ -24,12 +25,12 @@ func main() {
 	))
 }
 
-func openStore(s server.StoreSettings) (engine.Store, error) {
+func openStore(ctx context.Context, s server.StoreSettings) (engine.Store, error) {
 	check, err := bolt.SelfCheck()
 	if err != nil {
 		return nil, err
 	}
-	return bolt.Open(bolt.Options{
+	return bolt.Open(ctx, bolt.Options{
 		Path: s.Path, Room: s.Room, Damaged: s.Damaged, CheckCommand: check, SetAside: s.SetAside, WasSetAside: s.WasSetAside, Migrated: s.Migrated,
 	})
 }

@@ -17,7 +17,7 @@ func dataDir(t *testing.T) (dir, file string) {
 	t.Helper()
 	dir = t.TempDir()
 	file = filepath.Join(dir, dataFile)
-	s, err := bolt.Open(bolt.Options{Path: file})
+	s, err := bolt.Open(t.Context(), bolt.Options{Path: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestStoreInUse(t *testing.T) {
 	dir, file := dataDir(t)
 	backup := filepath.Join(t.TempDir(), "b.db")
 	wantRun(t, h, exitOK, "checked", "store", "backup", "--data-dir", dir, backup)
-	s, err := bolt.Open(bolt.Options{Path: file})
+	s, err := bolt.Open(t.Context(), bolt.Options{Path: file})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ func TestScenarios(t *testing.T) {
 		t.Run("mem/"+name, func(t *testing.T) { runScenario(t, f, mem.New().Open) })
 		t.Run("bolt/"+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "reprieve.db")
-			runScenario(t, f, func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) })
+			runScenario(t, f, func(ctx context.Context) (engine.Store, error) { return bolt.Open(ctx, bolt.Options{Path: path}) })
 		})
 	}
 }
@@ -44,7 +44,7 @@ func TestHealthScenarios(t *testing.T) {
 		t.Run("mem/"+name, func(t *testing.T) { runScenario(t, f, mem.New().Open) })
 		t.Run("bolt/"+name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "reprieve.db")
-			runScenario(t, f, func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) })
+			runScenario(t, f, func(ctx context.Context) (engine.Store, error) { return bolt.Open(ctx, bolt.Options{Path: path}) })
 		})
 	}
 }

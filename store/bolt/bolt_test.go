@@ -24,7 +24,7 @@ func newFile(t *testing.T) string {
 }
 
 func opener(path string) engine.StoreOpener {
-	return func(context.Context) (engine.Store, error) { return bolt.Open(bolt.Options{Path: path}) }
+	return func(ctx context.Context) (engine.Store, error) { return bolt.Open(ctx, bolt.Options{Path: path}) }
 }
 
 // check runs bbolt's own check over a closed data file.

@@ -1,6 +1,7 @@
 package bolt_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -61,14 +62,14 @@ func TestDeadlyPage(t *testing.T) {
 	killed(t, path)
 	loop(t, path)
 	o := bolt.Options{Path: path, CheckCommand: selfCheck}
-	if _, err := bolt.Open(o); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "restore a backup") {
+	if _, err := bolt.Open(t.Context(), o); !errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "restore a backup") {
 		t.Fatalf("refusing: %v", err)
 	}
 	aside := path + ".damaged"
 	var told string
 	o.SetAside = func(string) string { return aside }
 	o.WasSetAside = func(to string, why error) { told = fmt.Sprint(to, " ", why) }
-	s, err := bolt.Open(o)
+	s, err := bolt.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,10 +83,41 @@ func TestDeadlyPage(t *testing.T) {
 	if _, err := os.Stat(aside); err != nil || !strings.HasPrefix(told, aside+" ") {
 		t.Errorf("set aside: %v; told %q", err, told)
 	}
-	if again, err := bolt.Open(o); err != nil {
+	if again, err := bolt.Open(t.Context(), o); err != nil {
 		t.Errorf("opened again: %v", err)
 	} else {
 		again.Close()
+	}
+}
+
+// TestOpenEndsWithItsContext cancels a start while a child checks the file, and
+// before the file is read. Nothing is set aside by that.
+func TestOpenEndsWithItsContext(t *testing.T) {
+	path := newFile(t)
+	populate(t, path, 1)
+	killed(t, path)
+	begun := filepath.Join(t.TempDir(), "begun")
+	if err := syscall.Mkfifo(begun, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := bolt.Options{
+		Path: path, CheckCommand: []string{"/bin/sh", "-c", `echo >"$0"; exec sleep 300`, begun},
+		SetAside: func(string) string { t.Error("a file is set aside that nothing is known of"); return path + ".damaged" },
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("asked to stop")
+	go func() {
+		// The pipe's two ends wait for each other.
+		_, _ = os.ReadFile(begun)
+		cancel(stop)
+	}()
+	for _, when := range []string{"while a child checks", "before the file is read"} {
+		if s, err := bolt.Open(ctx, o); !errors.Is(err, stop) || s != nil {
+			t.Errorf("%s: opened %v, error %v", when, s != nil, err)
+		}
+	}
+	if c := load(t, path); len(c.Clusters) != 1 {
+		t.Errorf("the file has %d clusters afterwards", len(c.Clusters))
 	}
 }
 
@@ -95,7 +127,7 @@ func TestCleanCloseNeedsNoCheck(t *testing.T) {
 	path := newFile(t)
 	populate(t, path, 1)
 	o := bolt.Options{Path: path, CheckCommand: []string{"/no/such/program"}}
-	s, err := bolt.Open(o)
+	s, err := bolt.Open(t.Context(), o)
 	if err != nil {
 		t.Fatalf("after a clean close: %v", err)
 	}
@@ -106,7 +138,7 @@ func TestCleanCloseNeedsNoCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	edit(t, path, func(tx *bbolt.Tx) error { return bucket(tx, "meta").Put([]byte("x"), garbage) })
-	if _, err := bolt.Open(o); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
+	if _, err := bolt.Open(t.Context(), o); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
 		t.Errorf("after a change behind the mark: %v", err)
 	}
 	edit(t, path, func(tx *bbolt.Tx) error { return bucket(tx, "clusters", "a").DeleteBucket([]byte("nodes")) })
@@ -386,7 +418,7 @@ func TestHeaderCutShort(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "check-*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
-	s, err := bolt.Open(bolt.Options{Path: path, CheckCommand: selfCheck})
+	s, err := bolt.Open(t.Context(), bolt.Options{Path: path, CheckCommand: selfCheck})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -218,7 +218,7 @@ func TestDamagedHistory(t *testing.T) {
 		)
 	})
 	var reported []string
-	s, err := bolt.Open(bolt.Options{Path: path, Damaged: func(where string, err error) {
+	s, err := bolt.Open(t.Context(), bolt.Options{Path: path, Damaged: func(where string, err error) {
 		reported = append(reported, where)
 		if !errors.Is(err, store.ErrDamaged) {
 			t.Errorf("reported %v", err)

@@ -59,7 +59,7 @@ func runOutOfSpace(path string) error {
 	// Without this the kernel ends the process instead of failing its writes.
 	signal.Ignore(unix.SIGXFSZ)
 	ctx := context.Background()
-	s, err := bolt.Open(bolt.Options{Path: path})
+	s, err := bolt.Open(ctx, bolt.Options{Path: path})
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func runOutOfSpace(path string) error {
 	if err := free(); err != nil {
 		return err
 	}
-	if s, err = bolt.Open(bolt.Options{Path: path}); err != nil {
+	if s, err = bolt.Open(ctx, bolt.Options{Path: path}); err != nil {
 		return fmt.Errorf("open with room again: %w", err)
 	}
 	c, err := storetest.Load(ctx, s)

@@ -25,7 +25,7 @@ import (
 // older is a closed data file of version 1 with one batch of records.
 func older(t *testing.T) string {
 	path := newFile(t)
-	s, err := bolt.Open(bolt.Options{Path: path}.With())
+	s, err := bolt.Open(t.Context(), bolt.Options{Path: path}.With())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestMigration(t *testing.T) {
 	told := ""
 	o := bolt.Options{Path: path, Migrated: func(from, to uint32, copy string) { told = fmt.Sprint(from, to, copy) }}.With(step("first"), step("second"))
 	for range 2 {
-		s, err := bolt.Open(o)
+		s, err := bolt.Open(t.Context(), o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestMigration(t *testing.T) {
 	if c := load(t, backup); len(c.Clusters[0].Evictions) != perBatch {
 		t.Errorf("the copy has %+v", c.Clusters[0])
 	}
-	_, err := bolt.Open(bolt.Options{Path: path}.With(step("first")))
+	_, err := bolt.Open(t.Context(), bolt.Options{Path: path}.With(step("first")))
 	if !errors.Is(err, engine.ErrSchemaVersion) || !strings.Contains(err.Error(), path+".schema-2") {
 		t.Errorf("an older program opens the file: %v", err)
 	}
@@ -101,7 +101,7 @@ func TestMigrationFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := older(t)
 			o := bolt.Options{Path: path, SetAside: func(string) string { return path + ".aside" }}
-			_, err := bolt.Open(o.With(good, step))
+			_, err := bolt.Open(t.Context(), o.With(good, step))
 			if err == nil || errors.Is(err, store.ErrDamaged) || !strings.Contains(err.Error(), "from schema version 1 to 3") || !strings.Contains(err.Error(), path) {
 				t.Fatalf("open: %v", err)
 			}
@@ -117,7 +117,7 @@ func TestMigrationFails(t *testing.T) {
 			if v := version(t, path); v != 1 {
 				t.Errorf("version %d after the failure, want 1", v)
 			}
-			s, err := bolt.Open(o.With(good, good))
+			s, err := bolt.Open(t.Context(), o.With(good, good))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +138,7 @@ func TestNoMigrationWithoutACopy(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path+".schema-1", "taken"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	_, err := bolt.Open(bolt.Options{Path: path}.With(func(*bbolt.Tx) error { t.Error("a step was made"); return nil }))
+	_, err := bolt.Open(t.Context(), bolt.Options{Path: path}.With(func(*bbolt.Tx) error { t.Error("a step was made"); return nil }))
 	if err == nil || !strings.Contains(err.Error(), path+".schema-1") {
 		t.Fatalf("open: %v", err)
 	}

@@ -82,13 +82,14 @@ type Store struct {
 	values []byte
 }
 
-// Open opens the data file, or makes it. Its errors wrap
+// Open opens the data file, or makes it. It ends with ctx's cause if ctx ends while
+// it reads or checks the file, which takes minutes for a large one. Its errors wrap
 // [engine.ErrStoreLocked] if another process has the file open,
 // [engine.ErrSchemaVersion] if a newer version of the program wrote it, and
 // [store.ErrDamaged] if it is cut short, beyond help or no data file at all;
 // nothing is changed in these cases, unless [Options.SetAside] says so. A file of
 // an older schema version is copied and then migrated.
-func Open(o Options) (engine.Store, error) {
+func Open(ctx context.Context, o Options) (engine.Store, error) {
 	if o.LockTimeout == 0 {
 		o.LockTimeout = DefaultLockTimeout
 	}
@@ -98,7 +99,7 @@ func Open(o Options) (engine.Store, error) {
 	if o.steps == nil {
 		o.steps = steps()
 	}
-	s, err := open(o)
+	s, err := open(ctx, o)
 	if o.SetAside == nil || !isDamage(err) {
 		return orNil(s), err
 	}
@@ -109,7 +110,7 @@ func Open(o Options) (engine.Store, error) {
 	if o.WasSetAside != nil {
 		o.WasSetAside(to, err)
 	}
-	s, err = open(o)
+	s, err = open(ctx, o)
 	return orNil(s), err
 }
 
@@ -124,11 +125,11 @@ func orNil(s *Store) engine.Store {
 func isDamage(err error) bool { return errors.Is(err, store.ErrDamaged) }
 
 // open opens the data file as it is, or makes it.
-func open(o Options) (*Store, error) {
+func open(ctx context.Context, o Options) (*Store, error) {
 	if err := checkRoom(o.Path, o.Room); err != nil {
 		return nil, err
 	}
-	size, err := prepare(o.Path)
+	size, err := prepare(ctx, o.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +138,7 @@ func open(o Options) (*Store, error) {
 			return nil, err
 		}
 	} else {
-		if err := fit(o, size); err != nil {
+		if err := fit(ctx, o, size); err != nil {
 			return nil, err
 		}
 	}
@@ -157,11 +158,11 @@ func open(o Options) (*Store, error) {
 
 // fit reports whether an existing file can be opened. It does not write to it: a
 // file of another version must stay as it is.
-func fit(o Options, size int64) error {
+func fit(ctx context.Context, o Options, size int64) error {
 	if err := inspect(o, size); err != nil || len(o.CheckCommand) == 0 || closedCleanly(o.Path) {
 		return err
 	}
-	r, err := CheckInChild(context.Background(), o.CheckCommand, o.Path)
+	r, err := CheckInChild(ctx, o.CheckCommand, o.Path)
 	if err == nil && r.BeyondHelp() {
 		err = r.damage()
 	}
@@ -181,7 +182,7 @@ func setAside(path, to string) error {
 
 // prepare makes the folder, reads the file once from end to end, and returns
 // the file's size, 0 if there is none yet.
-func prepare(path string) (int64, error) {
+func prepare(ctx context.Context, path string) (int64, error) {
 	if path == "" {
 		return 0, errors.New("open data file: the path is empty; name a file")
 	}
@@ -197,7 +198,7 @@ func prepare(path string) (int64, error) {
 	case !info.Mode().IsRegular():
 		return 0, fmt.Errorf("open data file %s: it is not a regular file; name another path", path)
 	}
-	if err := preRead(path, info.Size()); err != nil {
+	if err := preRead(ctx, path, info.Size()); err != nil {
 		return 0, fmt.Errorf("read data file %s: %w", path, err)
 	}
 	return info.Size(), nil
@@ -205,7 +206,7 @@ func prepare(path string) (int64, error) {
 
 // preRead brings the file into the kernel's memory in order of its bytes: the
 // load walks pages in the order of keys, which on a cold disk takes ten times as long.
-func preRead(path string, size int64) error {
+func preRead(ctx context.Context, path string, size int64) error {
 	if size > preReadMax {
 		return nil
 	}
@@ -216,6 +217,9 @@ func preRead(path string, size int64) error {
 	defer f.Close()
 	buf := make([]byte, 1<<20)
 	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		if _, err := f.Read(buf); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {

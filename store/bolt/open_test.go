@@ -20,7 +20,7 @@ import (
 
 func open(t *testing.T, path string) engine.Store {
 	t.Helper()
-	s, err := bolt.Open(bolt.Options{Path: path})
+	s, err := bolt.Open(t.Context(), bolt.Options{Path: path})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func wantRefused(t *testing.T, path string, is error, words ...string) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		s, err := bolt.Open(bolt.Options{Path: path, LockTimeout: time.Millisecond})
+		s, err := bolt.Open(t.Context(), bolt.Options{Path: path, LockTimeout: time.Millisecond})
 		if err == nil {
 			s.Close()
 			t.Fatalf("%s was opened", path)
@@ -180,7 +180,7 @@ func TestBadPaths(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, path := range map[string]string{"none": "", "a folder": dir, "under a file": filepath.Join(file, "data", "reprieve.db"), "a file for a folder": filepath.Join(file, "reprieve.db")} {
-		if s, err := bolt.Open(bolt.Options{Path: path}); err == nil {
+		if s, err := bolt.Open(t.Context(), bolt.Options{Path: path}); err == nil {
 			s.Close()
 			t.Errorf("%s: opened", name)
 		} else if !strings.Contains(err.Error(), path) {
@@ -206,7 +206,7 @@ func TestModes(t *testing.T) {
 func TestLocked(t *testing.T) {
 	path := newFile(t)
 	s := open(t, path)
-	_, err := bolt.Open(bolt.Options{Path: path, LockTimeout: time.Millisecond})
+	_, err := bolt.Open(t.Context(), bolt.Options{Path: path, LockTimeout: time.Millisecond})
 	if !errors.Is(err, engine.ErrStoreLocked) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "another instance") {
 		t.Errorf("second open: %v", err)
 	}

@@ -311,7 +311,7 @@ func (rec *recording) judge(t *testing.T, path string, f failure) error {
 			return fmt.Errorf("check: %v", append(r.Pages, r.Records...))
 		}
 	}
-	s, err := bolt.Open(bolt.Options{Path: path, CheckCommand: rec.check})
+	s, err := bolt.Open(t.Context(), bolt.Options{Path: path, CheckCommand: rec.check})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}

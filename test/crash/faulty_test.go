@@ -57,9 +57,9 @@ func (p *oneFault) Next(op fault.Op) fault.Fault {
 func failOnce(effect fault.Effect, at int64) server.OpenStore {
 	plan := &oneFault{effect: effect}
 	plan.left.Store(at)
-	return func(s server.StoreSettings) (engine.Store, error) {
+	return func(ctx context.Context, s server.StoreSettings) (engine.Store, error) {
 		return fault.New(func(context.Context) (engine.Store, error) {
-			return bolt.Open(bolt.Options{Path: s.Path, Damaged: s.Damaged})
+			return bolt.Open(ctx, bolt.Options{Path: s.Path, Damaged: s.Damaged})
 		}, plan)(context.Background())
 	}
 }

@@ -98,8 +98,8 @@ func start(t *testing.T) *running {
 	return r
 }
 
-func openStore(s server.StoreSettings) (engine.Store, error) {
-	return bolt.Open(bolt.Options{Path: s.Path, Damaged: s.Damaged})
+func openStore(ctx context.Context, s server.StoreSettings) (engine.Store, error) {
+	return bolt.Open(ctx, bolt.Options{Path: s.Path, Damaged: s.Damaged})
 }
 
 func dial(t *testing.T, address string) *grpc.ClientConn {

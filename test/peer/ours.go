@@ -111,8 +111,8 @@ func (o *ours) stop() { o.eng.Stop(context.Background()) }
 func openMem() engine.StoreOpener { return mem.New().Open }
 
 func openBolt(dir string) engine.StoreOpener {
-	return func(context.Context) (engine.Store, error) {
-		return bolt.Open(bolt.Options{Path: filepath.Join(dir, "reprieve.db")})
+	return func(ctx context.Context) (engine.Store, error) {
+		return bolt.Open(ctx, bolt.Options{Path: filepath.Join(dir, "reprieve.db")})
 	}
 }
 

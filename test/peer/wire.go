@@ -41,7 +41,7 @@ func startService(ctx context.Context, dir string, open engine.StoreOpener) (*se
 	registry := prometheus.NewRegistry()
 	svc, err := server.New(conf, server.Deps{
 		Clock: clock.NewReal(), Logger: slog.New(slog.DiscardHandler), Registry: registry,
-		OpenStore: func(server.StoreSettings) (engine.Store, error) { return open(ctx) },
+		OpenStore: func(ctx context.Context, _ server.StoreSettings) (engine.Store, error) { return open(ctx) },
 	})
 	if err != nil {
 		return nil, err
