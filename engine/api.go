@@ -123,7 +123,8 @@ type Order struct {
 	// BudgetWait is how much longer a disruption budget may refuse; it counts for
 	// MethodEvictThenDelete only, and 0 there means that its time is over.
 	BudgetWait time.Duration
-	// Eviction is the record as committed with this delivery; nil in an order for a node.
+	// Eviction is the record as committed with this delivery; nil in an order for a
+	// node. It is the engine's again when the sink's Order has returned.
 	Eviction *EvictionRecord
 	// Node is set in an order for a node.
 	Node *NodeOrder

@@ -74,6 +74,10 @@ func (s *sink) Order(o engine.Order) bool {
 	if s.refuse {
 		return false
 	}
+	if o.Eviction != nil {
+		kept := *o.Eviction
+		o.Eviction = &kept
+	}
 	s.orders = append(s.orders, o)
 	return true
 }

@@ -24,13 +24,14 @@ type shard struct {
 	waits     indexedHeap[*shardCluster]
 	heap      timerHeap
 	firedTo   time.Time
-	armedFor  time.Time // what the timer is set to; zero if it is not
-	out       []pending // changes of this round
-	now       time.Time // engine time of the message being handled
-	steps     []Step    // room for decisions
-	nodeSteps []Step    // the same for those that many pods share
-	shared    *grounds  // the last that an eviction was given
-	versions  []Version // room for new ones
+	armedFor  time.Time      // what the timer is set to; zero if it is not
+	out       []pending      // changes of this round
+	now       time.Time      // engine time of the message being handled
+	steps     []Step         // room for decisions
+	nodeSteps []Step         // the same for those that many pods share
+	shared    *grounds       // the last that an eviction was given
+	versions  []Version      // room for new ones
+	record    EvictionRecord // room for that of an order
 }
 
 // shardCluster is a shard's part of a cluster.

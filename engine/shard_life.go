@@ -279,16 +279,11 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 	if e.committed {
 		sc.bySeq.leave(isOpen)
 	}
-	v := s.version(e)
+	v := s.lastVersion(e)
 	if v.rest != nil {
 		v.rest.delivery, v.rest.confirmBy, v.rest.notBefore, v.rest.holdUntil = nil, 0, 0, time.Time{}
 	}
 	v.closedAt, v.closeReason, v.cancelCause = instantOf(s.now), reason, cause
-	if len(e.requests()) == 0 {
-		// Who asked for an eviction may yet read it. Of others only the version is read,
-		// and lists may have them until they are swept.
-		e.rest = nil
-	}
 	e.pending++
 	closing := pending{kind: ChangeCloseEviction, cluster: sc.name, version: v, tell: true, shard: int32(s.id)}
 	if stay := sc.conf.reprieves[e.pod.uid]; stay != nil && endsReprieve(e.pod, reason) {
@@ -454,10 +449,11 @@ func (s *shard) hand(sc *shardCluster, e *eviction) {
 		lateness := s.now.Sub(e.due())
 		failpoint.Hit(failpoint.OrderBefore)
 		policy := &sc.conf.policy
+		e.fill(&s.record)
 		if m.link.session.order(Order{
 			Token: m.delivery.Token, DeadlineIn: m.delivery.Deadline.Sub(s.now), Attempt: e.attempts() + 1,
 			EvictionID: EvictionID(sc.name, e.seq()), Method: policy.Method, BudgetWait: policy.budgetLeft(e.due(), s.now),
-			Eviction: e.record(),
+			Eviction: &s.record,
 		}) {
 			failpoint.Hit(failpoint.OrderAfter)
 			s.pass(m.permit)

@@ -93,29 +93,65 @@ const versionChunk = 64
 
 // version returns the eviction as it stands, for the store and for readers.
 func (s *shard) version(e *eviction) *Version {
+	v := s.roomForVersion()
+	e.version(v)
+	return v
+}
+
+// lastVersion is version of an eviction that closes. What few evictions have
+// becomes the version's, unless it may yet be read.
+func (s *shard) lastVersion(e *eviction) *Version {
+	if e.rest == nil || len(e.rest.requests) > 0 {
+		// Who asked for an eviction may yet read it. Of others only the version is read,
+		// and lists may have them until they are swept.
+		return s.version(e)
+	}
+	v := s.roomForVersion()
+	e.peek(v)
+	e.rest.link, e.rest.permit = nil, nil
+	e.rest = nil
+	return v
+}
+
+func (s *shard) roomForVersion() *Version {
 	if len(s.versions) == 0 {
 		s.versions = make([]Version, versionChunk)
 	}
 	v := &s.versions[0]
 	s.versions = s.versions[1:]
-	e.version(v)
 	return v
 }
 
-func (e *eviction) version(v *Version) {
+// peek makes v the eviction as it stands, until it changes.
+func (e *eviction) peek(v *Version) {
 	p := e.pod
 	*v = Version{
 		ev: e, grounds: e.grounds, nodeUID: p.node.uid, boundAt: p.boundAt, revision: e.revision, state: e.state, hold: e.hold,
 	}
 	if e.rest != nil {
-		rest := e.rest.evictionRest
+		v.rest = &e.rest.evictionRest
+	}
+}
+
+// version makes v the eviction as it stands.
+func (e *eviction) version(v *Version) {
+	e.peek(v)
+	if v.rest != nil {
+		rest := *v.rest
 		v.rest = &rest
 	}
 }
 
+// fill makes r the eviction as it stands. What r points to is shared.
+func (e *eviction) fill(r *EvictionRecord) {
+	var v Version
+	e.peek(&v)
+	v.Fill(r)
+}
+
 // record returns the eviction as it stands, for readers.
 func (e *eviction) record() *EvictionRecord {
-	var v Version
-	e.version(&v)
-	return v.Record()
+	r := &EvictionRecord{}
+	e.fill(r)
+	return r
 }

@@ -161,7 +161,8 @@ func (d *Driver) Order(o engine.Order) bool {
 		d.nodeOrder(o)
 		return true
 	}
-	r := o.Eviction
+	kept := *o.Eviction
+	r := &kept
 	d.mu.Lock()
 	outcome, ok := d.outcomes[podKey{r.Cluster, r.Namespace, r.Pod}]
 	if !ok {
