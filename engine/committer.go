@@ -63,6 +63,7 @@ type committer struct {
 	items    []pending     // room for a batch
 	changes  []Change      // the same
 	acks     [][]*eviction // what each shard is told of a batch
+	acked    []int         // of how many
 	prune    bool
 	// firstGood and lastGood are the first and the last time that changes reached
 	// the disk; read by the engine when the goroutine has ended.
@@ -85,6 +86,7 @@ type queued struct {
 func newCommitter(c *core) *committer {
 	return &committer{
 		core: c, inbox: newMailbox[[]pending](&c.activity), queues: map[string]*commitQueue{},
+		acks: make([][]*eviction, c.opts.Shards), acked: make([]int, c.opts.Shards),
 		used: newRecycler[pending](32, 4*flushFrom), told: newRecycler[*eviction](32, 2*maxBatchChanges),
 	}
 }
@@ -250,12 +252,17 @@ func (w *committer) write(ctx context.Context, changes []Change) error {
 // tell informs the shards first, so that what waits for the commit finds them
 // knowing of it.
 func (w *committer) tell(items []pending) {
-	w.acks = w.acks[:0]
-	w.acks = append(w.acks, make([][]*eviction, len(w.core.shards))...)
+	clear(w.acks)
+	clear(w.acked)
+	for i := range items {
+		if items[i].tell {
+			w.acked[items[i].shard]++
+		}
+	}
 	for i := range items {
 		if p := &items[i]; p.tell {
 			if w.acks[p.shard] == nil {
-				w.acks[p.shard] = w.told.get(len(items)/len(w.acks) + 1)
+				w.acks[p.shard] = w.told.get(w.acked[p.shard])
 			}
 			w.acks[p.shard] = append(w.acks[p.shard], p.version.ev)
 		}

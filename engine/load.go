@@ -95,7 +95,7 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	n.add(p)
 	sc.pods++
 	cl.pods.add(p)
-	e := &eviction{pod: p, grounds: s.share(r.Due, &r.Cause)}
+	e := s.newEviction(p, s.share(&grounds{due: r.Due, cause: r.Cause, nodeUID: r.NodeUID}))
 	e.restore(r)
 	p.ev = e
 	sc.count(e, 1)

@@ -160,11 +160,12 @@ type eviction struct {
 	hold   Hold
 }
 
-// grounds are what an eviction goes by: its cause, and the due instant that
-// follows from it. They never change: evictions on the same grounds share them.
+// grounds are what an eviction goes by: its cause, the due instant that follows
+// from it, and its node. They never change: evictions on the same grounds share them.
 type grounds struct {
-	due   time.Time
-	cause Cause
+	due     time.Time
+	cause   Cause
+	nodeUID string
 }
 
 // evictionWork is what few evictions have at a time, with what is not stored of it.

@@ -31,6 +31,7 @@ type shard struct {
 	nodeSteps []Step         // the same for those that many pods share
 	shared    *grounds       // the last that an eviction was given
 	versions  []Version      // room for new ones
+	evictions []eviction     // the same
 	record    EvictionRecord // room for that of an order
 }
 

@@ -123,8 +123,7 @@ func (s *shard) follow(sc *shardCluster, p *pod, r *ruled) {
 		return
 	}
 	if r.grounds == nil {
-		cause := p.cause(&r.Decision)
-		r.grounds = s.share(r.Due, &cause)
+		r.grounds = s.share(&grounds{due: r.Due, cause: p.cause(&r.Decision), nodeUID: p.node.uid})
 	}
 	s.put(sc, s.opened(sc, p, r.grounds))
 }
@@ -144,7 +143,8 @@ func (p *pod) saidAlready(sc *shardCluster, now time.Time, d *Decision) bool {
 
 // opened is a new eviction that is not on its way to the disk yet.
 func (s *shard) opened(sc *shardCluster, p *pod, g *grounds) *eviction {
-	e := &eviction{pod: p, grounds: g, openedAt: instantOf(s.now)}
+	e := s.newEviction(p, g)
+	e.openedAt = instantOf(s.now)
 	p.ev = e
 	if nb := sc.loopBackOff(p, &g.cause); nb.After(s.now) {
 		e.more().notBefore = instantOf(nb)
@@ -155,11 +155,27 @@ func (s *shard) opened(sc *shardCluster, p *pod, g *grounds) *eviction {
 
 // share returns grounds as they are to be kept. The pods of a node mostly follow
 // one another with the same.
-func (s *shard) share(due time.Time, c *Cause) *grounds {
-	if s.shared == nil || s.shared.due != due || s.shared.cause != *c {
-		s.shared = &grounds{due: due, cause: *c}
+func (s *shard) share(g *grounds) *grounds {
+	if s.shared == nil || *s.shared != *g {
+		kept := *g
+		s.shared = &kept
 	}
 	return s.shared
+}
+
+// evictionChunk is how many evictions are allocated at once, most often of one
+// node. An open one keeps the memory of all, so that there are few.
+const evictionChunk = 6
+
+// newEviction returns an eviction of which nothing else is set.
+func (s *shard) newEviction(p *pod, g *grounds) *eviction {
+	if len(s.evictions) == 0 {
+		s.evictions = make([]eviction, evictionChunk)
+	}
+	e := &s.evictions[0]
+	s.evictions = s.evictions[1:]
+	e.pod, e.grounds = p, g
+	return e
 }
 
 // revise applies a new decision to an open eviction.
@@ -227,7 +243,7 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	if due := e.due(); !due.Equal(d.Due) && (e.rest == nil || e.rest.firstDue.IsZero()) {
 		e.more().firstDue = due
 	}
-	e.grounds = s.share(d.Due, &cause)
+	e.grounds = s.share(&grounds{due: d.Due, cause: cause, nodeUID: e.pod.node.uid})
 	s.reindex(sc, e)
 	if d.Due.After(s.now) && e.state == StateDue {
 		sc.set(e, StateWaiting, HoldNone, time.Time{})

@@ -12,7 +12,6 @@ type Version struct {
 	grounds *grounds
 	// rest is nil for most; it is the version's own.
 	rest        *evictionRest
-	nodeUID     string
 	boundAt     instant
 	closedAt    instant
 	revision    uint64
@@ -74,7 +73,7 @@ func (v *Version) Fill(r *EvictionRecord) {
 	}
 	p := e.pod
 	*r = EvictionRecord{
-		Cluster: p.node.sc.name, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: v.nodeUID,
+		Cluster: p.node.sc.name, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: g.nodeUID,
 		State: v.state, Hold: v.hold, BoundAt: v.boundAt.time(), Due: g.due, Cause: g.cause, OpenedAt: e.openedAt.time(),
 		ClosedAt: v.closedAt.time(), CloseReason: v.closeReason, CancelCause: v.cancelCause, Revision: v.revision,
 	}
@@ -88,8 +87,8 @@ func (v *Version) Fill(r *EvictionRecord) {
 }
 
 // versionChunk is how many versions are allocated at once. Those of a chunk go
-// the same way one after the other.
-const versionChunk = 64
+// the same way one after the other. So many fill 4 KiB.
+const versionChunk = 73
 
 // version returns the eviction as it stands, for the store and for readers.
 func (s *shard) version(e *eviction) *Version {
@@ -124,10 +123,13 @@ func (s *shard) roomForVersion() *Version {
 
 // peek makes v the eviction as it stands, until it changes.
 func (e *eviction) peek(v *Version) {
-	p := e.pod
-	*v = Version{
-		ev: e, grounds: e.grounds, nodeUID: p.node.uid, boundAt: p.boundAt, revision: e.revision, state: e.state, hold: e.hold,
+	if uid := e.pod.node.uid; e.grounds.nodeUID != uid {
+		// The node is gone, or another of its name has come.
+		g := *e.grounds
+		g.nodeUID = uid
+		e.grounds = &g
 	}
+	*v = Version{ev: e, grounds: e.grounds, boundAt: e.pod.boundAt, revision: e.revision, state: e.state, hold: e.hold}
 	if e.rest != nil {
 		v.rest = &e.rest.evictionRest
 	}
