@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/reprieve-dev/reprieve/engine"
@@ -81,18 +80,7 @@ type Rate struct {
 // patch translates the policy, or says what is wrong with it.
 func (p *ClusterPolicy) patch() (engine.PolicyPatch, error) {
 	msg, lists, faults := p.message()
-	var invalid *protovalidate.ValidationError
-	switch err := protovalidate.Validate(msg); {
-	case errors.As(err, &invalid):
-		for _, v := range invalid.Violations {
-			faults = append(faults, fmt.Errorf("%s: %s", protovalidate.FieldPathString(v.Proto.GetField()), v.Proto.GetMessage()))
-		}
-	case err != nil:
-		faults = append(faults, err)
-	}
-	if err := wire.CheckPolicy(msg); err != nil {
-		faults = append(faults, err)
-	}
+	faults = append(faults, wire.PolicyFaults(msg)...)
 	if len(faults) > 0 {
 		return engine.PolicyPatch{}, errors.Join(faults...)
 	}

@@ -176,8 +176,8 @@ func (p *player) control(ctx context.Context, e *timeline.Entry) error {
 	case timeline.Resume:
 		return p.d.Resume(ctx, e.Cluster)
 	case timeline.Policy:
-		if err := wire.CheckPolicy(c.Policy); err != nil {
-			return err
+		if faults := wire.PolicyFaults(c.Policy); len(faults) > 0 {
+			return fmt.Errorf("policy: %w", errors.Join(faults...))
 		}
 		fields, err := wire.PolicyFields(c.PolicyFields)
 		if err != nil {

@@ -85,6 +85,21 @@ func runScenario(t *testing.T, file string, open engine.StoreOpener) {
 	}
 }
 
+// TestPolicyThatNoServiceTakes: a rehearsal of a policy that the service would refuse
+// would show what never happens.
+func TestPolicyThatNoServiceTakes(t *testing.T) {
+	for _, policy := range []string{
+		`{"default_not_ready_toleration":"-5s"}`, `{"rate":{"per_second":-1,"burst":1}}`,
+		`{"node_health_figures":{"taint_rate":"NaN"}}`, `{"rate":{"per_second":1,"burst":1},"unlimited_rate":true}`,
+	} {
+		line := `{"control":"policy","policy":` + policy + `}`
+		_, err := replay.Run(t.Context(), replay.Options{Sources: []replay.Source{{Name: "f", R: strings.NewReader(line)}}, Open: mem.New().Open})
+		if err == nil || !strings.Contains(err.Error(), "f:1: ") {
+			t.Errorf("%s: %v, want where it stands and what is wrong", policy, err)
+		}
+	}
+}
+
 func TestSimulateSupposesTheNodeOfATaint(t *testing.T) {
 	dump := `{"kind":"List","items":[` +
 		`{"kind":"Pod","metadata":{"name":"a","namespace":"d","uid":"1"},"spec":{"nodeName":"n1","tolerations":[{"key":"x","operator":"Exists","tolerationSeconds":30}]}},` +

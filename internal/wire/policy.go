@@ -1,10 +1,12 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/reprieve-dev/reprieve/engine"
@@ -141,6 +143,24 @@ func CheckPolicy(p *reprievev1.ClusterPolicy) error {
 		return fmt.Errorf("%w: policy: rate and unlimited_rate exclude each other", engine.ErrInvalid)
 	}
 	return nil
+}
+
+// PolicyFaults are all that is wrong with a policy: what the contract's rules
+// refuse, and what contradicts itself. None means that a service takes it.
+func PolicyFaults(p *reprievev1.ClusterPolicy) (faults []error) {
+	var invalid *protovalidate.ValidationError
+	switch err := protovalidate.Validate(p); {
+	case errors.As(err, &invalid):
+		for _, v := range invalid.Violations {
+			faults = append(faults, fmt.Errorf("%s: %s", protovalidate.FieldPathString(v.Proto.GetField()), v.Proto.GetMessage()))
+		}
+	case err != nil:
+		faults = append(faults, err)
+	}
+	if err := CheckPolicy(p); err != nil {
+		faults = append(faults, err)
+	}
+	return faults
 }
 
 // Policy translates the fields of a policy back; others stay absent.
