@@ -236,6 +236,25 @@ func TestPolicyWarnings(t *testing.T) {
 	}
 }
 
+// TestBlastReleaseTellsWhatWent has the second of three keys fail: what the first
+// let go is told before the error.
+func TestBlastReleaseTellsWhatWent(t *testing.T) {
+	for format, want := range map[string]string{
+		"table": "Released taint a in prod: 3 due evictions.\n",
+		"json":  `"released": "3"`,
+	} {
+		h := newHarness(t)
+		h.fake.impact, h.fake.stuckKey = 3, "b"
+		for _, key := range []string{"a", "b", "c"} {
+			h.fake.trips = append(h.fake.trips, &reprievev1.BlastRadiusTrip{Cluster: "prod", Key: key, TripTime: at(-time.Minute)})
+		}
+		code, out, errs := h.run("blast", "release", "prod", "--yes", "-o", format)
+		if code != exitUnavailable || !strings.Contains(out, want) || strings.Contains(out, `"b"`) || !strings.Contains(errs, "starting") {
+			t.Errorf("%s: exit %d, stderr %q, output %q", format, code, errs, out)
+		}
+	}
+}
+
 func sampleTrips() []*reprievev1.BlastRadiusTrip {
 	return []*reprievev1.BlastRadiusTrip{
 		{Cluster: "prod", Key: "example.com/mistake", TripTime: at(-2 * time.Minute), NodeLimit: 10, ClusterNodes: 50, Nodes: 50, HeldNodes: 40, NodeNames: []string{"n1", "n2"}, HeldEvictions: 39},

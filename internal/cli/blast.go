@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -98,28 +99,45 @@ func (s *session) releaseBlast(cluster string, f blastFlags) error {
 	if err != nil {
 		return err
 	}
-	verb := "Would release"
-	if !f.dryRun {
-		verb = "Released"
-		impact := fmt.Sprintf("Releasing %s in %s lets %s go.", blastKeys(r.GetTrips()), cluster, plural(r.GetReleased(), "due eviction", "due evictions"))
-		if err := s.confirm(f.yes, impact); err != nil {
-			return err
+	if f.dryRun {
+		if s.flags.output != outputTable {
+			return s.printMessage(r)
 		}
-		shown := r.GetTrips()
-		r = &reprievev1.ReleaseBlastRadiusResponse{}
-		for _, t := range shown {
-			done, err := call(s, noOpts(s.admin.ReleaseBlastRadius), &reprievev1.ReleaseBlastRadiusRequest{Cluster: cluster, Key: t.GetKey()})
-			if err != nil {
-				return err
+		return s.printReleased("Would release", cluster, r)
+	}
+	impact := fmt.Sprintf("Releasing %s in %s lets %s go.", blastKeys(r.GetTrips()), cluster, plural(r.GetReleased(), "due eviction", "due evictions"))
+	if err := s.confirm(f.yes, impact); err != nil {
+		return err
+	}
+	done, err := s.releaseKeys(cluster, r.GetTrips())
+	if s.flags.output != outputTable && (err == nil || len(done.GetTrips()) > 0) {
+		err = errors.Join(err, s.printMessage(done))
+	}
+	return err
+}
+
+// releaseKeys releases key by key and, in a table, tells of each as it goes: what
+// went is not to be called back if a later one fails. It returns all that went.
+func (s *session) releaseKeys(cluster string, trips []*reprievev1.BlastRadiusTrip) (*reprievev1.ReleaseBlastRadiusResponse, error) {
+	sum := &reprievev1.ReleaseBlastRadiusResponse{}
+	for _, t := range trips {
+		r, err := call(s, noOpts(s.admin.ReleaseBlastRadius), &reprievev1.ReleaseBlastRadiusRequest{Cluster: cluster, Key: t.GetKey()})
+		if err != nil {
+			return sum, err
+		}
+		sum.Trips = append(sum.Trips, r.GetTrips()...)
+		sum.Released += r.GetReleased()
+		if s.flags.output == outputTable {
+			if err := s.printReleased("Released", cluster, r); err != nil {
+				return sum, err
 			}
-			r.Trips = append(r.Trips, done.GetTrips()...)
-			r.Released += done.GetReleased()
 		}
 	}
-	if s.flags.output != outputTable {
-		return s.printMessage(r)
-	}
-	_, err = fmt.Fprintf(s.Out, "%s %s in %s: %s.\n", verb, cleanText(blastKeys(r.GetTrips())), cluster, plural(r.GetReleased(), "due eviction", "due evictions"))
+	return sum, nil
+}
+
+func (s *session) printReleased(verb, cluster string, r *reprievev1.ReleaseBlastRadiusResponse) error {
+	_, err := fmt.Fprintf(s.Out, "%s %s in %s: %s.\n", verb, cleanText(blastKeys(r.GetTrips())), cluster, plural(r.GetReleased(), "due eviction", "due evictions"))
 	return err
 }
 

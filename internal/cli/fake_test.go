@@ -43,6 +43,7 @@ type fakeService struct {
 	clusters  []*reprievev1.Cluster
 	nodes     []*reprievev1.NodeView
 	trips     []*reprievev1.BlastRadiusTrip
+	stuckKey  string // a taint key whose release fails
 	reprieves []*reprievev1.Reprieve
 	explain   *reprievev1.ExplainPodResponse
 

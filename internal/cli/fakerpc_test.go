@@ -137,7 +137,13 @@ func (f *fakeService) ListBlastRadiusTrips(_ context.Context, r *reprievev1.List
 }
 
 func (f *fakeService) ReleaseBlastRadius(_ context.Context, r *reprievev1.ReleaseBlastRadiusRequest) (*reprievev1.ReleaseBlastRadiusResponse, error) {
-	return &reprievev1.ReleaseBlastRadiusResponse{Trips: f.trips[:1], Released: f.impact}, f.ask(proto.Clone(r))
+	trips := slices.DeleteFunc(slices.Clone(f.trips), func(t *reprievev1.BlastRadiusTrip) bool {
+		return t.GetTripTime() == nil || r.GetKey() != "" && t.GetKey() != r.GetKey()
+	})
+	if r.GetKey() != "" && r.GetKey() == f.stuckKey {
+		return nil, status.Error(codes.Unavailable, "starting")
+	}
+	return &reprievev1.ReleaseBlastRadiusResponse{Trips: trips, Released: f.impact}, f.ask(proto.Clone(r))
 }
 
 func (f *fakeService) RejectBlastRadius(_ context.Context, r *reprievev1.RejectBlastRadiusRequest) (*reprievev1.RejectBlastRadiusResponse, error) {
