@@ -26,6 +26,7 @@ import (
 type sent struct {
 	token string
 	late  time.Duration
+	came  time.Time
 }
 
 // orderSink takes orders for an executor of this process.
@@ -36,7 +37,7 @@ type orderSink struct {
 
 func (s *orderSink) Order(o engine.Order) bool {
 	select {
-	case s.orders <- sent{o.Token, s.clk.Now().Sub(o.Eviction.Due)}:
+	case s.orders <- sent{o.Token, s.clk.Now().Sub(o.Eviction.Due), time.Now()}:
 		return true
 	default:
 		return false
@@ -225,7 +226,7 @@ func allDueOurs(r *run1) (figures, error) {
 		}
 		go answerLater(ctx, x, sink, &answered)
 	}
-	before, err := resetPeak()
+	g, err := watchGrowth()
 	if err != nil {
 		return nil, err
 	}
@@ -233,20 +234,22 @@ func allDueOurs(r *run1) (figures, error) {
 	if err := o.batch(r, nodeEvents(nodes, taint(goKey))); err != nil {
 		return nil, err
 	}
-	return grown(r, w, before, &answered)
+	return grown(r, w, g, &answered)
 }
 
+// answerLater answers each order when it has had it for as long as it takes. All
+// take as long, so that the answers leave in the order of the orders.
 func answerLater(ctx context.Context, x *engine.ExecutorSession, sink *orderSink, answered *atomic.Int64) {
+	taken := func(ok bool) {
+		if ok {
+			answered.Add(1)
+		}
+	}
 	for {
 		select {
 		case s := <-sink.orders:
-			time.AfterFunc(executorTakes, func() {
-				x.Result(engine.Result{Token: s.token, Outcome: engine.OutcomeGone}, func(ok bool) {
-					if ok {
-						answered.Add(1)
-					}
-				})
-			})
+			time.Sleep(time.Until(s.came.Add(executorTakes)))
+			x.Result(engine.Result{Token: s.token, Outcome: engine.OutcomeGone}, taken)
 		case <-ctx.Done():
 			return
 		}
@@ -254,7 +257,7 @@ func answerLater(ctx context.Context, x *engine.ExecutorSession, sink *orderSink
 }
 
 // grown waits until all are answered and returns by how much the process grew.
-func grown(r *run1, w *stopwatch, before float64, answered *atomic.Int64) (figures, error) {
+func grown(r *run1, w *stopwatch, g *footprint, answered *atomic.Int64) (figures, error) {
 	for answered.Load() < int64(r.size) {
 		select {
 		case <-time.After(5 * time.Millisecond):
@@ -263,10 +266,56 @@ func grown(r *run1, w *stopwatch, before float64, answered *atomic.Int64) (figur
 		}
 	}
 	got := w.stop(r.size)
-	peak, err := memoryOf("VmHWM")
-	got["growth"] = (peak - before) / (1 << 20)
 	got["seconds"] = float64(r.size) / got["rate"]
-	return got, err
+	return got, g.stop(got)
+}
+
+// footprint is by how much the process grows from a moment on.
+type footprint struct {
+	whole, anon float64 // bytes at the beginning
+	end         chan struct{}
+	peak        chan float64
+}
+
+// watchGrowth begins with the present size. Of the whole process, pages of mapped
+// files too, the kernel keeps the peak; of the memory that no file backs it does
+// not, so that this is looked at every few milliseconds.
+func watchGrowth() (*footprint, error) {
+	whole, err := resetPeak()
+	if err != nil {
+		return nil, err
+	}
+	anon, err := memoryOf("RssAnon")
+	if err != nil {
+		return nil, err
+	}
+	g := &footprint{whole: whole, anon: anon, end: make(chan struct{}), peak: make(chan float64, 1)}
+	go func() {
+		t := time.NewTicker(5 * time.Millisecond)
+		defer t.Stop()
+		most := anon
+		for {
+			select {
+			case <-t.C:
+				// What could be read a moment ago can be read now.
+				now, _ := memoryOf("RssAnon")
+				most = max(most, now)
+			case <-g.end:
+				g.peak <- most
+				return
+			}
+		}
+	}()
+	return g, nil
+}
+
+// stop adds the figures: growth of the whole process, and of the memory that no file backs.
+func (g *footprint) stop(got figures) error {
+	close(g.end)
+	whole, err := memoryOf("VmHWM")
+	got["growth"] = (whole - g.whole) / (1 << 20)
+	got["anonymous"] = (<-g.peak - g.anon) / (1 << 20)
+	return err
 }
 
 func allDueOriginal(r *run1) (figures, error) {
@@ -277,7 +326,7 @@ func allDueOriginal(r *run1) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := resetPeak()
+	g, err := watchGrowth()
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +334,7 @@ func allDueOriginal(r *run1) (figures, error) {
 	if err := o.taint(r, coreTaint(goKey)); err != nil {
 		return nil, err
 	}
-	return grown(r, w, before, &answered)
+	return grown(r, w, g, &answered)
 }
 
 // resetPeak gives free memory back, makes the present size the peak, and returns it.

@@ -63,6 +63,7 @@ var rows = []row{
 		sides: []side{{"ours", allDueOurs}, {"original", allDueOriginal}},
 		compare: []comparison{
 			{ours: "ours/growth", theirs: "original/growth", as: "the original, no disk; growth to the peak", unit: "MiB", bound: atMost, bar: 0.1},
+			{ours: "ours/anonymous", theirs: "original/anonymous", as: "the original; growth of what no file backs", unit: "MiB", bound: atMost, bar: 0.1},
 		},
 	},
 	{
