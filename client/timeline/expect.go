@@ -14,10 +14,12 @@ import (
 // Expectation says which orders must come of a timeline, and that no others may; and
 // if it has Health, the same of what happens to nodes.
 type Expectation struct {
-	Name  string          `json:"name"`
-	Why   string          `json:"why"`
-	Until Duration        `json:"until"`
-	Evict []ExpectedOrder `json:"evict"`
+	Name string `json:"name"`
+	Why  string `json:"why"`
+	// Derivation says by which sums the instants follow from the rules, for people.
+	Derivation string          `json:"derivation,omitempty"`
+	Until      Duration        `json:"until"`
+	Evict      []ExpectedOrder `json:"evict"`
 	// Health is what must happen to nodes' health, and nothing else may; absent if
 	// nothing is said of it.
 	Health []ExpectedHealth `json:"health,omitempty"`
