@@ -51,9 +51,10 @@ type FeederConfig struct {
 	// the nodes' health. Unless it is OFF, emit the renewals of leases too, as
 	// NodeLeaseRenewals has it.
 	OnNodeHealth func(mode reprievev1.NodeHealthMode)
-	// NodeLifecycleController is asked at each hello, if set, for what is known of
-	// another controller of the nodes' health that runs in the cluster, for people;
-	// empty if nothing is. It must return when its context ends.
+	// NodeLifecycleController is asked at each hello and every minute after it, if
+	// set, for what is known of another controller of the nodes' health that runs in
+	// the cluster, for people; empty if nothing is. A heartbeat tells the service of
+	// a change. Calls do not overlap; it must return when its context ends.
 	NodeLifecycleController func(ctx context.Context) string
 	// Logger gets what goes wrong and is tried again, an outage as one warning and
 	// one line at its end; nil discards it.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
@@ -19,6 +20,8 @@ const (
 	defaultBatchEvents = 1000
 	// maxBatchEvents is the contract's bound.
 	maxBatchEvents = 10000
+	// lookEvery is how often it is looked for another controller of the nodes' health.
+	lookEvery = time.Minute
 )
 
 // errResync ends a round of list and watch because the service wants another.
@@ -42,6 +45,9 @@ type feedSession struct {
 	moved   chan struct{} // closed and replaced when acked moves
 	listEnd uint64        // sequence of the current list's end; 0 before it
 	listed  bool          // a list was acknowledged since the back-off was last used
+	// lifecycle is what was last found of another controller of the nodes' health,
+	// told what the service knows of that.
+	lifecycle, told string
 }
 
 // run drives the stream to its end: nil if the source has ended and all is
@@ -56,6 +62,9 @@ func (s *feedSession) run(parent context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { cancel(s.receive()) })
 	wg.Go(func() { s.heartbeats(ctx) })
+	if s.feeder.conf.NodeLifecycleController != nil {
+		wg.Go(func() { s.lookAgain(ctx) })
+	}
 	err := s.rounds(ctx)
 	if err == nil {
 		// The service sees the end before the stream is torn down.
@@ -86,6 +95,7 @@ func (s *feedSession) open(ctx context.Context) error {
 	}
 	if f.conf.NodeLifecycleController != nil {
 		hello.NodeLifecycleController = cut(f.conf.NodeLifecycleController(ctx))
+		s.lifecycle, s.told = hello.NodeLifecycleController, hello.NodeLifecycleController
 	}
 	s.sequence = 1
 	// A stream that is broken already tells why when it is read.
@@ -201,9 +211,39 @@ func (s *feedSession) heartbeats(ctx context.Context) {
 		if s.feeder.conf.Alive != nil && s.feeder.Status().Synced && (!s.feeder.conf.Alive(ctx) || ctx.Err() != nil) {
 			continue
 		}
-		if _, err := s.send(ctx, &reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Heartbeat{Heartbeat: &reprievev1.Heartbeat{}}}); err != nil {
+		if _, err := s.send(ctx, &reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Heartbeat{Heartbeat: s.heartbeat()}}); err != nil {
 			return
 		}
+	}
+}
+
+// heartbeat is the next one, with what is news to the service. One that is not sent ends the stream.
+func (s *feedSession) heartbeat() *reprievev1.Heartbeat {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lifecycle == s.told {
+		return &reprievev1.Heartbeat{}
+	}
+	s.told = s.lifecycle
+	return &reprievev1.Heartbeat{NodeLifecycleController: proto.String(s.told)}
+}
+
+// lookAgain looks now and then whether another controller of the nodes' health has come or gone.
+func (s *feedSession) lookAgain(ctx context.Context) {
+	for {
+		timer, cancel := context.WithTimeout(ctx, lookEvery)
+		<-timer.Done()
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		found := cut(s.feeder.conf.NodeLifecycleController(ctx))
+		if ctx.Err() != nil {
+			return
+		}
+		s.mu.Lock()
+		s.lifecycle = found
+		s.mu.Unlock()
 	}
 }
 

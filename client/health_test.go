@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,4 +159,47 @@ func (l *listening) Recv() (*reprievev1.EvictRequest, error) {
 		*l.hello = h
 	}
 	return m, err
+}
+
+// A heartbeat tells of another controller that appears or goes on a living stream, once each.
+func TestFeederLooksAgainForAnotherController(t *testing.T) {
+	var told []string
+	f := &fake{feeds: []func(feedServer) error{func(s feedServer) error {
+		var seq uint64
+		if err := errors.Join(welcomeFeed(s, &seq), list(s, &seq, 1)); err != nil {
+			return err
+		}
+		for {
+			m, err := expectFeed[*reprievev1.FeedRequest_Heartbeat](s, &seq)
+			if err != nil {
+				return err
+			}
+			if h := m.GetHeartbeat(); h.NodeLifecycleController != nil {
+				told = append(told, h.GetNodeLifecycleController())
+			}
+		}
+	}}}
+	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
+		var known atomic.Value
+		known.Store("")
+		feeder := newTestFeeder(t, conn, func(c *FeederConfig) {
+			c.Source = &source{size: 1, live: make(chan []*reprievev1.Event)}
+			c.NodeLifecycleController = func(context.Context) string { return known.Load().(string) }
+		})
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- feeder.Run(ctx) }()
+		for _, now := range []string{"", "pod a", "pod a", "", ""} {
+			known.Store(now)
+			pass(lookEvery)
+			synctest.Wait()
+		}
+		pass(lookEvery)
+		synctest.Wait()
+		if want := []string{"pod a", ""}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
+		}
+		cancel()
+		<-done
+	})
 }

@@ -281,6 +281,25 @@ func (f *FeedSession) Heartbeat(ctx context.Context, sequence uint64) error {
 	return nil
 }
 
+// NodeLifecycle says what the feeder knows by now of another controller of the
+// nodes' health, in place of what its hello said; empty for none. It changes what
+// is shown and whether a policy is refused, and no decision.
+func (f *FeedSession) NodeLifecycle(what string) {
+	cl := f.cl
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.session != f || cl.last.NodeLifecycle == what {
+		return
+	}
+	appears := cl.last.NodeLifecycle == ""
+	f.hello.NodeLifecycle, cl.last.NodeLifecycle = what, what
+	if appears && cl.conf.policy.NodeHealth == NodeHealthEnforce {
+		cl.core.opts.Logger.Warn("two node controllers: another one works on the nodes of a cluster with node_health ENFORCE; "+
+			"start kube-controller-manager with --controllers=*,-node-lifecycle-controller, or set node_health to OBSERVE",
+			"cluster", cl.name, "seen", what)
+	}
+}
+
 // Batch applies events. An event that contradicts what is known (one UID under
 // two names) refuses the batch as a whole.
 func (f *FeedSession) Batch(ctx context.Context, sequence uint64, events []Event) error {

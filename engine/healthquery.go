@@ -48,6 +48,9 @@ func (c *core) healthStatus(ctx context.Context, cl *cluster, want func(string) 
 
 func (h *healthOwner) clusterStatus() ClusterHealth {
 	st := ClusterHealth{Mode: h.conf.policy.NodeHealth, ClusterView: h.machine.ClusterView()}
+	if h.now.Sub(st.OtherAt) >= otherFresh {
+		st.Other, st.OtherAt = "", time.Time{}
+	}
 	st.NotReady, st.Unknown = h.machine.Bad()
 	for _, n := range h.nodes {
 		if n.attempts >= stuckAttempts {

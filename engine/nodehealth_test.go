@@ -446,6 +446,19 @@ func TestEnforceIsRefusedBesideAnotherController(t *testing.T) {
 	if _, err := w.eng.SetPolicy(t.Context(), cluster, update); !errors.Is(err, engine.ErrOtherController) {
 		t.Fatalf("ENFORCE beside another controller: %v", err)
 	}
+	shown := func() bool {
+		st, err := w.eng.Cluster(t.Context(), cluster)
+		must(t, err)
+		return st.Health.Other != ""
+	}
+	if w.advance(24*time.Hour - time.Second); !shown() {
+		t.Error("the other controller is not shown as long as it counts")
+	}
+	if w.advance(time.Second); shown() {
+		t.Error("the other controller is shown longer than it counts")
+	}
+	w.nodes["b"].Conditions[health.CondReady], w.nodes["b"].ReadyReason = health.StatusUnknown, "NodeStatusUnknown"
+	w.send(w.event("b"))
 	update.Force = true
 	if _, err := w.eng.SetPolicy(t.Context(), cluster, update); err != nil {
 		t.Fatalf("forced: %v", err)

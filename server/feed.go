@@ -208,6 +208,11 @@ func (f *feedStream) handle(m *reprievev1.FeedRequest) error {
 			return err
 		}
 	}
+	if h := m.GetHeartbeat(); h != nil && h.NodeLifecycleController != nil {
+		// A session that is opened anew on this stream begins with it.
+		f.hello.NodeLifecycle = h.GetNodeLifecycleController()
+		session.NodeLifecycle(f.hello.NodeLifecycle)
+	}
 	f.mu.Lock()
 	f.arrivals = append(f.arrivals, arrival{m.GetSequence(), f.clock.Now()})
 	f.mu.Unlock()

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -155,6 +157,47 @@ func TestFeedIsToldOfTheMode(t *testing.T) {
 		}
 		if m := x.recv(); m.GetModeChanged().GetMode() != mode {
 			t.Fatalf("%v after the mode became %v", m, mode)
+		}
+	}
+}
+
+// A node lifecycle controller that appears on a living stream is shown as one in its hello is, though ENFORCE stands.
+func TestFeedTellsOfAnotherNodeController(t *testing.T) {
+	f := newFixture(t, memory(), nil)
+	x := f.feed(f.ctx, hello("east"))
+	x.recv()
+	x.list()
+	set := func(mode reprievev1.NodeHealthMode) error {
+		_, err := f.admin().SetPolicy(f.ctx, &reprievev1.SetPolicyRequest{
+			Cluster: "east", Policy: &reprievev1.ClusterPolicy{NodeHealth: &mode}, UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"node_health"}},
+		})
+		return err
+	}
+	if err := set(reprievev1.NodeHealthMode_NODE_HEALTH_MODE_ENFORCE); err != nil {
+		t.Fatal(err)
+	}
+	if m := x.recv(); m.GetNodeHealthChanged() == nil {
+		t.Fatalf("%v after node health was switched on", m)
+	}
+	x.recv() // It asks for a new list.
+	x.list()
+	const text = "pod kube-system/kcm"
+	for _, other := range []string{text, ""} {
+		beat := &reprievev1.Heartbeat{NodeLifecycleController: &other}
+		x.acked(x.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Heartbeat{Heartbeat: beat}}), false)
+		x.acked(x.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Heartbeat{Heartbeat: &reprievev1.Heartbeat{}}}), false)
+		r, err := f.query().GetCluster(f.ctx, &reprievev1.GetClusterRequest{Cluster: "east"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := r.GetCluster()
+		warned := slices.ContainsFunc(c.GetWarnings(), func(w string) bool { return strings.Contains(w, text) })
+		if c.GetNodeHealth().GetOtherController() != other || warned != (other != "") {
+			t.Errorf("with %q: %v, warnings %q", other, c.GetNodeHealth(), c.GetWarnings())
+		}
+		_, metrics := f.get("/metrics")
+		if gauge := fmt.Sprintf("reprieve_node_health_other_controller{cluster=\"east\"} %d", len(other)/max(len(text), 1)); !strings.Contains(metrics, gauge) {
+			t.Errorf("with %q there is no metric %s", other, gauge)
 		}
 	}
 }

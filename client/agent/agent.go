@@ -280,11 +280,12 @@ func ended(err error) error {
 }
 
 func (a *Agent) newFeeder(who identity, epoch uint64) (*client.Feeder, error) {
+	look := &lifecycleLook{core: a.act.CoreV1()}
 	return client.NewFeeder(a.conf.Conn, client.FeederConfig{
 		Cluster: a.conf.Cluster, ClusterUID: who.uid, FeederID: a.conf.ID, Epoch: epoch,
 		AgentVersion: a.conf.Version, KubernetesVersion: who.version,
 		Source: a.source, Alive: a.source.alive, OnSynced: a.setSynced, OnNodeHealth: a.setNodeHealth, Logger: a.conf.Logger,
-		NodeLifecycleController: func(ctx context.Context) string { return lifecycleController(ctx, a.act.CoreV1()) },
+		NodeLifecycleController: look.controller,
 	})
 }
 

@@ -14,22 +14,32 @@ import (
 // those after it label them. Where the control plane is hidden there are none.
 const controllerManagers = "component=kube-controller-manager"
 
-// lifecycleController names a pod of kube-controller-manager that runs the node
-// lifecycle controller, if the cluster shows one; else it is empty. That the pods
-// cannot be listed says nothing.
-func lifecycleController(ctx context.Context, core typedcorev1.PodsGetter) string {
+// lifecycleLook looks for the node lifecycle controller of kube-controller-manager.
+// Its calls do not overlap.
+type lifecycleLook struct {
+	core typedcorev1.PodsGetter
+	// last is what was found last.
+	last string
+}
+
+// controller names a pod of kube-controller-manager that runs the node lifecycle
+// controller, if the cluster shows one; else it is empty. That the pods cannot be
+// listed says nothing: what was known stays.
+func (l *lifecycleLook) controller(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	pods, err := core.Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: controllerManagers})
+	pods, err := l.core.Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: controllerManagers})
 	if err != nil {
-		return ""
+		return l.last
 	}
+	l.last = ""
 	for i := range pods.Items {
 		if p := &pods.Items[i]; p.DeletionTimestamp == nil && runsLifecycle(p) {
-			return "pod " + p.Namespace + "/" + p.Name + " runs the node-lifecycle-controller of kube-controller-manager: its --controllers does not switch it off"
+			l.last = "pod " + p.Namespace + "/" + p.Name + " runs the node-lifecycle-controller of kube-controller-manager: its --controllers does not switch it off"
+			break
 		}
 	}
-	return ""
+	return l.last
 }
 
 // runsLifecycle reads a pod's command line as kube-controller-manager does: a

@@ -540,14 +540,20 @@ func TestLifecycleController(t *testing.T) {
 			a.on(call, func(w http.ResponseWriter, _ []byte) {
 				reply(w, http.StatusOK, map[string]any{"kind": "PodList", "apiVersion": "v1", "items": []any{asMap(t, p)}})
 			})
-			got := lifecycleController(t.Context(), a.kube().CoreV1())
+			look := &lifecycleLook{core: a.kube().CoreV1()}
+			got := look.controller(t.Context())
 			if strings.Contains(got, "pod kube-system/kube-controller-manager-a") != tc.runs || (got != "") != tc.runs {
 				t.Errorf("%q of %v", got, tc.command)
+			}
+			a.on(call, func(w http.ResponseWriter, _ []byte) { w.WriteHeader(http.StatusInternalServerError) })
+			if again := look.controller(t.Context()); again != got {
+				t.Errorf("%q once the pods cannot be listed, %q before", again, got)
 			}
 		})
 	}
 	a := newAPI(t)
-	if got := lifecycleController(t.Context(), a.kube().CoreV1()); got != "" {
+	look := &lifecycleLook{core: a.kube().CoreV1()}
+	if got := look.controller(t.Context()); got != "" {
 		t.Errorf("%q of pods that cannot be listed", got)
 	}
 }

@@ -402,9 +402,14 @@ func (*SyncEnd) Descriptor() ([]byte, []int) {
 
 // Heartbeat counts once everything before it in the stream has been processed.
 type Heartbeat struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in the hello, where the feeder has looked again since and found otherwise;
+	// empty if it knows of none any more. Absent: as it said last. A controller that
+	// appears while node_health is ENFORCE changes nothing but what is shown: see
+	// NodeHealthStatus, other_controller.
+	NodeLifecycleController *string `protobuf:"bytes,1,opt,name=node_lifecycle_controller,json=nodeLifecycleController,proto3,oneof" json:"node_lifecycle_controller,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
 }
 
 func (x *Heartbeat) Reset() {
@@ -435,6 +440,13 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
 	return file_reprieve_v1_feed_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Heartbeat) GetNodeLifecycleController() string {
+	if x != nil && x.NodeLifecycleController != nil {
+		return *x.NodeLifecycleController
+	}
+	return ""
 }
 
 // Batch is a number of events, applied at one instant: nodes before pods.
@@ -1039,8 +1051,10 @@ const file_reprieve_v1_feed_proto_rawDesc = "" +
 	"\x12kubernetes_version\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x11kubernetesVersion\x12D\n" +
 	"\x19node_lifecycle_controller\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x17nodeLifecycleController\"\v\n" +
 	"\tSyncBegin\"\t\n" +
-	"\aSyncEnd\"\v\n" +
-	"\tHeartbeat\">\n" +
+	"\aSyncEnd\"t\n" +
+	"\tHeartbeat\x12I\n" +
+	"\x19node_lifecycle_controller\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bH\x00R\x17nodeLifecycleController\x88\x01\x01B\x1c\n" +
+	"\x1a_node_lifecycle_controller\">\n" +
 	"\x05Batch\x125\n" +
 	"\x06events\x18\x01 \x03(\v2\x12.reprieve.v1.EventB\t\xbaH\x06\x92\x01\x03\x10\x90NR\x06events\"\xbe\x02\n" +
 	"\x05Event\x12<\n" +
@@ -1161,6 +1175,7 @@ func file_reprieve_v1_feed_proto_init() {
 		(*FeedRequest_SyncEnd)(nil),
 		(*FeedRequest_Heartbeat)(nil),
 	}
+	file_reprieve_v1_feed_proto_msgTypes[4].OneofWrappers = []any{}
 	file_reprieve_v1_feed_proto_msgTypes[6].OneofWrappers = []any{
 		(*Event_Node)(nil),
 		(*Event_Pod)(nil),
