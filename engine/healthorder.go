@@ -114,12 +114,12 @@ func (h *healthOwner) saved(n *healthNode) {
 		return
 	}
 	if h.open(n) && !h.machine.Contradicts(n.name, n.want.UID, n.want.Ordered) {
-		failpoint.Hit(failpoint.OrderBefore)
+		failpoint.Hit(failpoint.NodeOrderBefore)
 		if n.link.session.order(Order{
 			Token: n.delivery.Token, DeadlineIn: n.delivery.Deadline.Sub(h.now), Attempt: n.attempts + 1,
 			Node: &NodeOrder{Cluster: h.cl.name, Name: n.name, Want: n.want},
 		}) {
-			failpoint.Hit(failpoint.OrderAfter)
+			failpoint.Hit(failpoint.NodeOrderAfter)
 			n.sent = true
 			return
 		}
@@ -173,6 +173,7 @@ func (h *healthOwner) answered(m *resultMsg) {
 		h.after(func() { m.reply(0, false) })
 		return
 	}
+	failpoint.Hit(failpoint.NodeResultReceived)
 	if !m.extend {
 		h.resolve(n, m.result)
 		h.after(func() { m.reply(0, true) })

@@ -14,6 +14,11 @@ const (
 	OrderAfter  = "order.after"
 	// ResultReceived is between an executor's answer and what it changes.
 	ResultReceived = "result.received"
+	// NodeOrderBefore, NodeOrderAfter and NodeResultReceived are the same for an
+	// order that concerns a node.
+	NodeOrderBefore    = "node.order.before"
+	NodeOrderAfter     = "node.order.after"
+	NodeResultReceived = "node.result.received"
 	// AckBefore is between the commit and what waited for it, such as a feed's
 	// acknowledgement.
 	AckBefore = "ack.before"
@@ -31,6 +36,9 @@ const (
 
 // Migration are the points that a start passes only if it migrates.
 func Migration() []string { return []string{MigrateBefore, MigrateWithin, MigrateAfter} }
+
+// Nodes are the points that a life passes only with node health.
+func Nodes() []string { return []string{NodeOrderBefore, NodeOrderAfter, NodeResultReceived} }
 
 // All are the points that every life may pass.
 func All() []string {

@@ -57,6 +57,7 @@ func moduleRoot(t *testing.T) string {
 
 // TestCrash kills the service -kills times and finds nothing lost, early, doubled or out of order.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	r := newRun(t, build(t, moduleRoot(t)), chosenSeed())
 	for n := range *kills {
 		r.life()
@@ -103,7 +104,7 @@ func newRun(t *testing.T, bin string, seed uint64) *run {
 	j := newJudge(t, w)
 	r := &run{
 		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), p: newProgram(t, bin, hasty), w: w, j: j, met: map[string]int{},
-		x: &executor{j: j, rng: rand.New(rand.NewPCG(seed, 3)), held: map[string]*order{}},
+		x: &executor{j: j, cluster: clusterName, rng: rand.New(rand.NewPCG(seed, 3)), held: map[string]*order{}},
 	}
 	w.fence = r.x.fence
 	return r

@@ -3,6 +3,7 @@
 package crash
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -14,10 +15,28 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
+// umpire is a judge as the executor knows it, and the cluster that its orders are carried out in.
+type umpire interface {
+	// connected: the executor has another stream. forget: it has lost its orders.
+	connected()
+	forget()
+	// ordered judges an order as it arrives, answered what became of its answer.
+	ordered(o *order, m *reprievev1.Order)
+	answered(o *order, accepted bool)
+	// carryOut does what an order says and returns the answer; unspecified for none. Only with faulty may it fail.
+	carryOut(o *order, faulty bool, rng *rand.Rand) reprievev1.Outcome
+	violation(format string, args ...any)
+	// fences is how many fences were asked for.
+	fences() uint64
+}
+
 // executor carries out orders by taking pods out of the world. It outlives the service's lives, with the tokens that
 // it has not had an acknowledgement for.
 type executor struct {
-	j *judge
+	j       umpire
+	cluster string
+	// nodes: it takes orders for nodes too.
+	nodes bool
 
 	mu     sync.Mutex // guards what follows
 	rng    *rand.Rand
@@ -54,10 +73,13 @@ func (x *executor) behave(h habit) {
 }
 
 // settle has it answer all orders from now on, and well.
-func (x *executor) settle() {
+func (x *executor) settle() { x.soothe(true) }
+
+// soothe says whether it answers all orders, and well.
+func (x *executor) soothe(calm bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.calm = true
+	x.calm = calm
 }
 
 // vanish ends the stream without a word. With forget its orders are nobody's.
@@ -81,6 +103,9 @@ type order struct {
 	doubtful bool
 	// passed is the last fence that had come back before it.
 	passed uint64
+	// update is what a node must look like; nil in an order for a pod. begun: it was carried out, at least in part.
+	update *reprievev1.UpdateNode
+	begun  bool
 	// answer is the outcome sent last; answers counts its sendings.
 	answer  reprievev1.Outcome
 	answers int
@@ -97,7 +122,7 @@ func (x *executor) connect(ctx context.Context, l *life) error {
 	ended := make(chan struct{})
 	x.mu.Lock()
 	x.ended, x.cancel = ended, cancel
-	hello := &reprievev1.ExecutorHello{ExecutorId: "x", Clusters: []string{clusterName}, Capacity: 50}
+	hello := &reprievev1.ExecutorHello{ExecutorId: "x", Clusters: []string{x.cluster}, Capacity: 50, NodeOrders: x.nodes}
 	if x.rng.IntN(4) == 0 {
 		x.held = map[string]*order{}
 		x.j.forget()
@@ -142,7 +167,7 @@ func (x *executor) receive(ctx context.Context, stream reprievev1.EvictionServic
 			x.order(ctx, m.Order)
 		case *reprievev1.EvictResponse_Recall:
 			x.mu.Lock()
-			if o := x.held[m.Recall.GetToken()]; o != nil && o.answers == 0 {
+			if o := x.held[m.Recall.GetToken()]; o != nil && o.answers == 0 && !o.begun {
 				o.answer = reprievev1.Outcome_OUTCOME_RECALLED
 				x.sendLocked(o)
 			}
@@ -156,7 +181,8 @@ func (x *executor) receive(ctx context.Context, stream reprievev1.EvictionServic
 func (x *executor) order(ctx context.Context, m *reprievev1.Order) {
 	now := time.Now()
 	p := m.GetEvictPod()
-	o := &order{token: m.GetToken(), uid: p.GetUid(), eviction: m.GetEvictionId(), attempt: m.GetAttempt(), received: now, deadline: now.Add(m.GetDeadlineIn().AsDuration())}
+	u := m.GetUpdateNode()
+	o := &order{token: m.GetToken(), uid: cmp.Or(p.GetUid(), u.GetUid()), update: u, eviction: m.GetEvictionId(), attempt: m.GetAttempt(), received: now, deadline: now.Add(m.GetDeadlineIn().AsDuration())}
 	x.mu.Lock()
 	o.passed = x.passed
 	x.mu.Unlock()
@@ -195,15 +221,12 @@ func (x *executor) order(ctx context.Context, m *reprievev1.Order) {
 // answerLocked gives an order its answer, or the one it had. mu is held.
 func (x *executor) answerLocked(o *order, fresh bool) {
 	if o.answers == 0 {
-		o.answer = reprievev1.Outcome_OUTCOME_EVICTED
-		if fresh && !x.calm && o.attempt < 3 && x.rng.IntN(6) == 0 {
-			o.answer = reprievev1.Outcome_OUTCOME_FAILED
-		}
+		o.begun = true
+		o.answer = x.j.carryOut(o, fresh && !x.calm, x.rng)
 	}
-	if o.answer == reprievev1.Outcome_OUTCOME_EVICTED && o.answers == 0 {
-		x.j.evicting(o)
+	if o.answer != reprievev1.Outcome_OUTCOME_UNSPECIFIED {
+		x.sendLocked(o)
 	}
-	x.sendLocked(o)
 }
 
 func (x *executor) sendLocked(o *order) {
@@ -239,7 +262,7 @@ func (x *executor) fence() {
 
 // fenceLocked sends a fence unless one is under way: then the next is sent when that has come back. mu is held.
 func (x *executor) fenceLocked() {
-	n := x.j.w.fences.Load()
+	n := x.j.fences()
 	if x.stream == nil || x.asked || n == x.passed {
 		return
 	}

@@ -16,6 +16,7 @@ const enough = 120
 // TestPlantedFaultsAreFound plants faults into copies of the source, one each, and has the same harness find them. A
 // fault whose place has changed has to be fitted anew.
 func TestPlantedFaultsAreFound(t *testing.T) {
+	t.Parallel()
 	for name, edit := range map[string]struct{ file, old, new string }{
 		"an order before its commit": {"engine/shard_life.go",
 			"session: p.link.session, cluster: sc.name})\n\ts.put(sc, e)\n", "session: p.link.session, cluster: sc.name})\n\ts.hand(sc, e)\n\ts.put(sc, e)\n"},
@@ -36,6 +37,42 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 			for n := range enough {
 				r.life()
 				if found := r.j.found(); len(found) > 0 {
+					t.Logf("found after %d kills: %s", n+1, found[0])
+					return
+				}
+			}
+			t.Errorf("not found in %d kills", enough)
+		})
+	}
+}
+
+// TestPlantedFaultsAreFoundInNodes does the same to the health of nodes.
+func TestPlantedFaultsAreFoundInNodes(t *testing.T) {
+	t.Parallel()
+	const machine, restore = "engine/health/machine.go", "engine/health/want.go"
+	const owner, orders = "engine/healthowner.go", "engine/healthorder.go"
+	for name, edits := range map[string][]struct{ file, old, new string }{
+		"an owed update that a restart forgets": {{restore, "podsPending: r.PodsPending,\n", "\n"}},
+		"a restart that is taken for silence": {{machine, "time.Time{}, time.Time{}\n\t\tm.amnesty()\n",
+			"time.Time{}, time.Time{}\n\t\tm.amnesty()\n\t\tfor n := m.heard.first; n != nil; n = n.next {\n\t\t\tn.heard = n.heard.Add(-m.figures.Grace)\n\t\t}\n"}},
+		"an order before its commit": {{orders, "\th.storeThen(n, func() {", "\th.saved(n)\n\th.storeThen(n, func() {"}},
+		"a taint that a restart strips": {
+			{restore, "queuedAt: r.QueuedAt, grantedAt: r.GrantedAt, podsPending", "queuedAt: r.QueuedAt, podsPending"},
+			{machine, "m.disruptedSince.IsZero():\n\t\tn.grantedAt", "m.disruptedSince.IsZero() && m.blindSince.IsZero():\n\t\tn.grantedAt"},
+		},
+		"an order that a restart forgets": {
+			{owner, "delivery: r.Delivery, sent: true", "sent: true"},
+			{owner, "\tif r.Delivery != nil {", "\tif r.Delivery != nil && n.delivery != nil {"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := copyModule(t)
+			for _, e := range edits {
+				plant(t, filepath.Join(root, e.file), e.old, e.new)
+			}
+			r := newNodeRun(t, build(t, root), chosenSeed())
+			for n := range enough {
+				if found := r.turn(n); len(found) > 0 {
 					t.Logf("found after %d kills: %s", n+1, found[0])
 					return
 				}

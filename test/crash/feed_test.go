@@ -11,15 +11,28 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
+// source is a cluster that can be fed.
+type source interface {
+	cluster() string
+	// list is the whole cluster as events, and the number of the last change in it.
+	list() ([]*reprievev1.Event, uint64)
+	take() []change
+	woken() <-chan struct{}
+	// acknowledge: the service has all changes up to number on its disk.
+	acknowledge(number uint64)
+}
+
 // feeder is one Feed stream. It is no client of ours, so that what was acknowledged is known to the message.
 type feeder struct {
-	w      *world
+	w      source
 	stream reprievev1.FeedService_FeedClient
 	seq    uint64
 	// ends is the change that each message ends with, by sequence.
 	ends chan sent
 	// listed is set just before the end of the list is sent: from here on orders may come.
 	listed atomic.Bool
+	// listedAt is when it was set; to be read once it is.
+	listedAt time.Time
 	// synced is closed when the service says that it has the list.
 	synced chan struct{}
 	// relist asks for the whole list again on the same stream.
@@ -83,7 +96,7 @@ type sent struct {
 	end         bool
 }
 
-func startFeed(ctx context.Context, w *world, l *life, h feedHello) (*feeder, error) {
+func startFeed(ctx context.Context, w source, l *life, h feedHello) (*feeder, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := reprievev1.NewFeedServiceClient(l.conn).Feed(ctx)
 	if err != nil {
@@ -91,7 +104,7 @@ func startFeed(ctx context.Context, w *world, l *life, h feedHello) (*feeder, er
 		return nil, err
 	}
 	f := &feeder{w: w, stream: stream, ends: make(chan sent, 1<<16), synced: make(chan struct{}), relist: make(chan struct{}, 1), cancel: cancel, done: make(chan struct{}), ended: make(chan struct{})}
-	hello := &reprievev1.FeedRequest_Hello{Hello: &reprievev1.FeedHello{Cluster: clusterName, ClusterUid: "uid-c", FeederId: h.feeder, FeederEpoch: h.epoch}}
+	hello := &reprievev1.FeedRequest_Hello{Hello: &reprievev1.FeedHello{Cluster: w.cluster(), ClusterUid: "uid-" + w.cluster(), FeederId: h.feeder, FeederEpoch: h.epoch}}
 	if err := f.send(&reprievev1.FeedRequest{Message: hello}, 0, false); err != nil {
 		cancel()
 		return nil, err
@@ -124,7 +137,10 @@ func (f *feeder) list(ctx context.Context, slow time.Duration) bool {
 	if slow > 0 {
 		rest(ctx, slow)
 	}
-	f.listed.Store(true)
+	if !f.listed.Load() {
+		f.listedAt = time.Now()
+		f.listed.Store(true)
+	}
 	return f.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_SyncEnd{SyncEnd: &reprievev1.SyncEnd{}}}, last, true) == nil
 }
 
@@ -144,7 +160,7 @@ func (f *feeder) run(ctx context.Context, slow time.Duration) {
 	for {
 		beat, cancel := context.WithTimeout(ctx, time.Second)
 		select {
-		case <-f.w.wake:
+		case <-f.w.woken():
 		case <-f.relist:
 			if !f.list(ctx, 0) {
 				cancel()

@@ -5,6 +5,7 @@ package crash
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -260,12 +261,19 @@ func (j *judge) due(uid string, v verdict, due time.Time) {
 	}
 }
 
-// evicting takes a pod out of the world, just before its answer is sent.
-func (j *judge) evicting(o *order) {
+// carryOut takes a pod out of the world, just before its answer is sent, or fails.
+func (j *judge) carryOut(o *order, faulty bool, rng *rand.Rand) reprievev1.Outcome {
+	if faulty && o.attempt < 3 && rng.IntN(6) == 0 {
+		return reprievev1.Outcome_OUTCOME_FAILED
+	}
 	j.w.mu.Lock()
 	defer j.w.mu.Unlock()
 	j.w.remove(o.uid, false)
+	return reprievev1.Outcome_OUTCOME_EVICTED
 }
+
+// fences is how many fences were asked for.
+func (j *judge) fences() uint64 { return j.w.fences.Load() }
 
 // answered notes what became of an answer.
 func (j *judge) answered(o *order, accepted bool) {

@@ -77,22 +77,14 @@ func (b *bits) change(number uint64) {
 	b.told, b.settled, b.fence = number, time.Time{}, 0
 }
 
-// world is the cluster: what is so, and what the service has acknowledged of it.
-type world struct {
-	mu      sync.Mutex // guards all
-	rng     *rand.Rand
-	tainted [nodeCount]time.Time // zero: no taint
-	were    [nodeCount][]past[time.Time]
-	nodes   [nodeCount]bits
-	pods    map[string]*pod // by uid
-	names   map[string]string
-	serial  int
+// ledger has what changes in a cluster for its feed. Who embeds it keeps all else under the same lock.
+type ledger struct {
+	mu  sync.Mutex // guards what follows but the fences
+	rng *rand.Rand
 	// changes counts all changes; queue has those that no stream has taken.
 	changes uint64
 	queue   []change
 	wake    chan struct{}
-	// steady is a node that keeps its taint, for probes; -1 if there is none.
-	steady int
 
 	// fences counts the fences that were asked for; fence, if set, is told of a new one.
 	fences atomic.Uint64
@@ -105,8 +97,44 @@ type change struct {
 	event  *reprievev1.Event
 }
 
+// emit tells of a change and returns its number. mu is held.
+func (g *ledger) emit(e *reprievev1.Event) uint64 {
+	g.changes++
+	g.queue = append(g.queue, change{g.changes, e})
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+	return g.changes
+}
+
+// take empties the queue.
+func (g *ledger) take() []change {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	q := g.queue
+	g.queue = nil
+	return q
+}
+
+// woken is told of each change.
+func (g *ledger) woken() <-chan struct{} { return g.wake }
+
+// world is the cluster: what is so, and what the service has acknowledged of it.
+type world struct {
+	ledger
+	tainted [nodeCount]time.Time // zero: no taint
+	were    [nodeCount][]past[time.Time]
+	nodes   [nodeCount]bits
+	pods    map[string]*pod // by uid
+	names   map[string]string
+	serial  int
+	// steady is a node that keeps its taint, for probes; -1 if there is none.
+	steady int
+}
+
 func newWorld(rng *rand.Rand) *world {
-	w := &world{rng: rng, pods: map[string]*pod{}, names: map[string]string{}, wake: make(chan struct{}, 1), steady: -1}
+	w := &world{ledger: ledger{rng: rng, wake: make(chan struct{}, 1)}, pods: map[string]*pod{}, names: map[string]string{}, steady: -1}
 	for n := range nodeCount {
 		for i := range podsPerNode {
 			w.create(fmt.Sprintf("p-%d-%d", n, i), n)
@@ -116,16 +144,6 @@ func newWorld(rng *rand.Rand) *world {
 }
 
 func nodeName(n int) string { return fmt.Sprintf("n-%d", n) }
-
-func (w *world) emit(e *reprievev1.Event) uint64 {
-	w.changes++
-	w.queue = append(w.queue, change{w.changes, e})
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-	return w.changes
-}
 
 func (w *world) create(name string, node int) *pod {
 	w.serial++
@@ -275,14 +293,8 @@ func (w *world) list() ([]*reprievev1.Event, uint64) {
 	return all, w.changes
 }
 
-// take empties the queue.
-func (w *world) take() []change {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	q := w.queue
-	w.queue = nil
-	return q
-}
+// cluster is its name.
+func (w *world) cluster() string { return clusterName }
 
 // acknowledge notes that the service has all changes up to number on its disk.
 func (w *world) acknowledge(number uint64) {

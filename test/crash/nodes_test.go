@@ -1,0 +1,239 @@
+//go:build crash
+
+package crash
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/reprieve-dev/reprieve/internal/failpoint"
+)
+
+const (
+	// longLife is how long a node may take to be found silent: its grace, and some.
+	longLife = grace + 3*time.Second
+	// settleEvery is after how many kills everything must come to what is wanted.
+	settleEvery = 20
+	// quietWithin bounds that.
+	quietWithin = time.Minute
+)
+
+// nodeHealth is a configuration with the shortest grace, and rates at which much happens in a short life. That nearly
+// all nodes fall silent is to be believed: it would hide a restart that is taken for silence.
+const nodeHealth = `
+adopt: enforce
+feed_timeout: 10s
+defaults:
+  rate: {per_second: 200, burst: 20}
+  disable_blast_radius: true
+  default_not_ready_toleration: 2s
+  default_unreachable_toleration: 2s
+  node_health: enforce
+  node_health_figures:
+    grace_period: 5s
+    startup_grace_period: 6s
+    taint_rate: 5
+    full_disruption_taint_rate: 5
+    partial_disruption_taint_rate: 5
+    small_zone_taint_rate: 5
+    disable_silence_hold: true
+`
+
+// nodeRun is one program's lives with the health of nodes.
+type nodeRun struct {
+	t    *testing.T
+	seed uint64
+	rng  *rand.Rand
+	p    *program
+	w    *nodeWorld
+	j    *nodeJudge
+	x    *executor
+	met  map[string]int
+	// executing: the executor has a stream of this life.
+	executing bool
+}
+
+func newNodeRun(t *testing.T, bin string, seed uint64) *nodeRun {
+	t.Helper()
+	w := newNodeWorld(rand.New(rand.NewPCG(seed, 5)))
+	j := newNodeJudge(w)
+	r := &nodeRun{
+		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 6)), p: newProgram(t, bin, nodeHealth), w: w, j: j, met: map[string]int{},
+		x: &executor{j: j, cluster: nodeCluster, nodes: true, rng: rand.New(rand.NewPCG(seed, 7)), held: map[string]*order{}},
+	}
+	w.fence = r.x.fence
+	return r
+}
+
+// TestCrashNodes kills the service an eighth of -kills times while orders for nodes are out, with lives long enough for
+// nodes to fall silent among them. No node that renewed is taken for dead, none loses a taint by a restart, none has
+// two orders, and what was begun is done in the end.
+func TestCrashNodes(t *testing.T) {
+	t.Parallel()
+	r := newNodeRun(t, build(t, moduleRoot(t)), chosenSeed())
+	for n := range max(*kills/8, 1) {
+		if found := r.turn(n); len(found) > 0 {
+			t.Fatalf("after %d kills, with -seed=%d:\n%s", n+1, r.seed, strings.Join(found[:min(len(found), 20)], "\n"))
+		}
+	}
+	r.settle()
+	if found := r.j.found(); len(found) > 0 {
+		t.Fatalf("at the end, with -seed=%d:\n%s", r.seed, strings.Join(found[:min(len(found), 20)], "\n"))
+	}
+	var points []string
+	for _, name := range slices.Sorted(maps.Keys(r.met)) {
+		points = append(points, fmt.Sprintf("%s %d", name, r.met[name]))
+	}
+	t.Logf("seed %d: kills: %s\n%s", r.seed, strings.Join(points, ", "), r.j.report())
+}
+
+// turn is the nth life, and now and then one in which everything must come to rest.
+func (r *nodeRun) turn(n int) []string {
+	r.life()
+	if n%settleEvery == settleEvery-1 && len(r.j.found()) == 0 {
+		r.settle()
+	}
+	return r.j.found()
+}
+
+// life starts the service and loads it until it is killed: at a point, or in a long life soon after a node was ordered
+// to be Unknown.
+func (r *nodeRun) life() {
+	long := r.rng.IntN(3) == 0
+	point, n, until := "", 0, longLife
+	if !long {
+		points := slices.Concat(failpoint.All(), failpoint.Nodes(), failpoint.Nodes(), failpoint.Nodes())
+		point, n, until = points[r.rng.IntN(len(points))], 1+r.rng.IntN(4), lifetime
+		if point == failpoint.Reload {
+			n = 1
+		}
+	}
+	r.p.shift(0)
+	l := r.p.start(point, n, time.Duration(r.rng.IntN(2))*20*time.Millisecond)
+	ctx, cancel := context.WithCancel(r.t.Context())
+	defer cancel()
+	f, up := r.connect(ctx, l)
+	if up {
+		r.load(l, until, long)
+	}
+	switch {
+	case l.wait(0):
+		r.met[point]++
+	case long && r.j.silences() > 0:
+		r.met["after a silence"]++
+	default:
+		r.met["any time"]++
+	}
+	r.end(l, f, cancel)
+	if s := l.status(); s != "signal: killed" {
+		r.j.violation("the service ended by itself: %s", s)
+	}
+	for range r.rng.IntN(60) {
+		r.w.step()
+	}
+}
+
+// end kills the service and waits until nothing of it is heard any more.
+func (r *nodeRun) end(l *life, f *feeder, cancel context.CancelFunc) {
+	l.kill()
+	at := time.Now()
+	cancel()
+	if f != nil {
+		f.stop()
+	}
+	if r.executing {
+		r.x.mu.Lock()
+		ended := r.x.ended
+		r.x.mu.Unlock()
+		<-ended
+	}
+	r.j.ended(at)
+}
+
+// connect executes and feeds; false if the service died meanwhile.
+func (r *nodeRun) connect(ctx context.Context, l *life) (*feeder, bool) {
+	r.j.begin(nil)
+	r.executing = false
+	if err := r.p.ready(l); err != nil {
+		if err != errDied {
+			r.t.Fatal(err)
+		}
+		return nil, false
+	}
+	if r.x.connect(ctx, l) != nil {
+		return nil, false
+	}
+	r.executing = true
+	f, err := startFeed(ctx, r.w, l, feedHello{feeder: "f"})
+	if err != nil {
+		return nil, false
+	}
+	r.j.begin(f)
+	select {
+	case <-f.synced:
+		return f, true
+	case <-l.dead:
+		return f, false
+	}
+}
+
+// load lets the kubelets live, and some die, until the service is killed or a node was ordered to be Unknown.
+func (r *nodeRun) load(l *life, within time.Duration, long bool) {
+	if long {
+		for range 1 + r.rng.IntN(4) {
+			r.w.die()
+		}
+	}
+	until := time.Now().Add(within)
+	for i := 0; time.Now().Before(until); i++ {
+		r.w.tick()
+		r.w.step()
+		if i == 20 {
+			r.p.shift(time.Duration(r.rng.IntN(3)-1) * wallShift)
+		}
+		if l.wait(time.Duration(1+r.rng.IntN(10)) * time.Millisecond) {
+			return
+		}
+		if long && r.j.silences() > 0 {
+			long = false
+			until = time.Now().Add(time.Duration(r.rng.IntN(400)) * time.Millisecond)
+		}
+	}
+}
+
+// settle lets the service live and fails if the nodes do not come to look as their health says.
+func (r *nodeRun) settle() {
+	r.p.shift(0)
+	r.x.soothe(true)
+	defer r.x.soothe(false)
+	l := r.p.start("", 0, 0)
+	ctx, cancel := context.WithCancel(r.t.Context())
+	defer cancel()
+	f, up := r.connect(ctx, l)
+	if !up {
+		r.t.Fatal("the service died without a cause")
+	}
+	until := time.Now().Add(quietWithin)
+	for {
+		r.w.tick()
+		left := r.j.left()
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(until) {
+			r.j.violation("N7: not done after %s: %s", quietWithin, strings.Join(left, "; "))
+			break
+		}
+		if l.wait(20 * time.Millisecond) {
+			r.t.Fatal("the service died without a cause")
+		}
+	}
+	r.j.counts.settled++
+	r.end(l, f, cancel)
+}
