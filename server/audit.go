@@ -27,7 +27,8 @@ import (
 
 // acts are the RPCs by which people and backends change what is evicted, and the
 // backup, which hands out all records. Each call of one leaves a line in the audit
-// log, whatever came of it.
+// log, whatever came of it; only of those that are refused by the hundred some are
+// counted instead.
 var acts = map[string]bool{
 	reprievev1.EvictionService_RequestEviction_FullMethodName:  true,
 	reprievev1.EvictionService_WithdrawEviction_FullMethodName: true,

@@ -58,9 +58,9 @@ type reloader struct {
 
 // newReloader takes files whose present contents are in force. reloaded is called
 // after contents were replaced, always after each look.
-func newReloader(c clock.Clock, m *metrics, logger *slog.Logger, reloaded, always func()) *reloader {
-	r := &reloader{clock: c, logger: logger, reloads: m.reloads, failed: m.reloadErrors, reloaded: reloaded, always: always}
-	r.timer = c.NewTimer(func() { r.look(false) })
+func newReloader(d *Deps, m *metrics, reloaded, always func()) *reloader {
+	r := &reloader{clock: d.Clock, logger: d.Logger, reloads: m.reloads, failed: m.reloadErrors, reloaded: reloaded, always: always}
+	r.timer = d.Clock.NewTimer(func() { r.look(false) })
 	for _, name := range []string{fileCertificate, fileClientCA, fileTokens} {
 		r.reloads.WithLabelValues(name)
 		r.failed.WithLabelValues(name)

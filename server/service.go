@@ -195,7 +195,7 @@ func (s *Service) buildGRPC() error {
 // and whenever they change. It returns the listener's TLS, if there is one.
 func (s *Service) watchFiles(creds *credentialChecker) (*listenerTLS, error) {
 	listener := newListenerTLS(func() time.Time { return wallTime(s.deps.Clock) }, s.deps.Logger)
-	s.reloader = newReloader(s.deps.Clock, s.metrics, s.deps.Logger, s.chain.auth.recheck, func() {
+	s.reloader = newReloader(&s.deps, s.metrics, s.chain.auth.recheck, func() {
 		s.chain.auth.limits.sweep()
 		if n := listener.sweep(); n > 0 {
 			s.deps.Logger.Info("connections closed: their client certificates are no longer valid", "count", n)
