@@ -64,13 +64,25 @@ func (u *updater) update(ctx context.Context, t *client.Task) client.Result {
 			err = context.Cause(ctx)
 		}
 		r := u.result(ctx, err)
-		if r.Outcome == reprievev1.Outcome_OUTCOME_RECALLED && len(done) > 0 {
-			r = client.Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: "recalled when this was done"}
+		if len(done) > 0 {
+			r = halfDone(r)
 		}
 		r.Message = join(r.Message, strings.Join(done, "; "))
 		return r
 	}
 	return client.Result{Outcome: reprievev1.Outcome_OUTCOME_APPLIED, Message: strings.Join(done, "; ")}
+}
+
+// halfDone is an order's answer when something of it was done before. RECALLED and
+// STALE say that nothing was.
+func halfDone(r client.Result) client.Result {
+	switch r.Outcome {
+	case reprievev1.Outcome_OUTCOME_RECALLED:
+		return client.Result{Outcome: reprievev1.Outcome_OUTCOME_FAILED, Message: "recalled when this was done"}
+	case reprievev1.Outcome_OUTCOME_STALE:
+		r.Outcome = reprievev1.Outcome_OUTCOME_FAILED
+	}
+	return r
 }
 
 // live reads the node and holds it against what the order rests on.

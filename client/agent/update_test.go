@@ -414,6 +414,16 @@ func TestUpdateKeepsForeignTaints(t *testing.T) {
 	c.carryOut(order, reprievev1.Outcome_OUTCOME_STALE, "condition Ready is True by now")
 	equal(t, taintsOf(c.node()), "foreign:NoExecute")
 
+	// One that does so when its conditions were set is not STALE: of that nothing was done.
+	c = newClinic(t)
+	c.api.on(patchNode, func(w http.ResponseWriter, body []byte) {
+		n := silentNode(corev1.ConditionTrue)
+		n.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(at(55))
+		c.set("nodes", n)
+		c.patches("nodes", "n", &corev1.Node{})(w, body)
+	})
+	c.carryOut(silenced(nil), reprievev1.Outcome_OUTCOME_FAILED, "the node has sent a heartbeat at 2026-01-01T00:00:55Z by its clock; set Ready, MemoryPressure, DiskPressure Unknown")
+
 	// It does not try for ever.
 	c = newClinic(t)
 	c.api.on(patchNodeStatus, refuse(409, metav1.StatusReasonConflict, "the object has been modified"))
@@ -461,7 +471,7 @@ func TestUpdateOfPods(t *testing.T) {
 			c.set("nodes", silentNode(corev1.ConditionTrue))
 			c.clock.Set(c.clock.Now().Add(nodeFresh))
 		})
-		c.carryOut(silenced(marks), reprievev1.Outcome_OUTCOME_STALE, "condition Ready is True by now")
+		c.carryOut(silenced(marks), reprievev1.Outcome_OUTCOME_FAILED, "condition Ready is True by now; set 1 pods not ready")
 		if c.readiness("q").Status != corev1.ConditionTrue || c.api.count(q) != 0 {
 			t.Error("the second pod was set not ready")
 		}

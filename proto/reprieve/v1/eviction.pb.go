@@ -899,7 +899,7 @@ func (*Order_UpdateNode) isOrder_Action() {}
 // decides again, so that what others write is neither lost nor revived.
 //
 // Answers: APPLIED (all of it is so now), GONE (no such node), SUPERSEDED (another
-// UID), STALE (basis says when; nothing was done), DENIED, FAILED, RECALLED.
+// UID), STALE (basis says when; nothing was done, else FAILED), DENIED, FAILED, RECALLED.
 type UpdateNode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Cluster.
