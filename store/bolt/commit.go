@@ -17,6 +17,7 @@ func (s *Store) Commit(ctx context.Context, b *engine.Batch) error {
 		s.broken.Store(true)
 		return fmt.Errorf("commit to data file %s: %w", s.path, err)
 	}
+	s.kept.ahead(b.Changes)
 	var w *writer
 	err := s.update("commit", func(tx *bbolt.Tx) error {
 		w = newWriter(tx)

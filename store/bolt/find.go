@@ -15,38 +15,51 @@ import (
 const findKeys = 16384
 
 // HistoryEviction looks for a sequence by keys alone. The order of keys is that of
-// closing. Sequences are given at opening, which is near for most.
+// closing. Sequences are given at opening, which is near for most. What is not found
+// near is looked for further only if it is known not to be pruned.
 func (s *Store) HistoryEviction(ctx context.Context, cluster string, seq uint64) (*engine.EvictionRecord, error) {
-	var r *engine.EvictionRecord
+	fail := func(err error) error { return fmt.Errorf("read closed eviction %d of cluster %q: %w", seq, cluster, err) }
 	searches := []*search{{class: history.Sent, seq: seq}, {class: history.Early, seq: seq}}
-	for done := false; !done; {
+	for near := true; ; near = false {
 		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("read closed eviction %d of cluster %q: %w", seq, cluster, err)
+			return nil, fail(err)
 		}
-		err := s.view(func(tx *bbolt.Tx) error {
-			t, err := findCluster(tx, cluster)
-			if t == nil || seq > t.evictions.Sequence() {
-				done = true
+		r, over, err := s.lookFurther(cluster, seq, searches)
+		if err == nil && !over && near {
+			var there bool
+			there, err = s.mayHave(ctx, cluster, seq)
+			over = !there
+		}
+		switch {
+		case err != nil:
+			return nil, fail(err)
+		case r != nil:
+			return r, nil
+		case over:
+			return nil, fmt.Errorf("closed eviction %d of cluster %q: %w", seq, cluster, engine.ErrNotFound)
+		}
+	}
+}
+
+// lookFurther goes on with searches in one transaction, and reports whether they are over.
+func (s *Store) lookFurther(cluster string, seq uint64, searches []*search) (r *engine.EvictionRecord, over bool, err error) {
+	err = s.view(func(tx *bbolt.Tx) error {
+		over = true
+		t, err := findCluster(tx, cluster)
+		if t == nil || seq > t.evictions.Sequence() {
+			return err
+		}
+		for _, at := range searches {
+			if v := at.look(t.history, findKeys/len(searches)); v != nil {
+				over = true
+				r, err = codec.DecodeEviction(cluster, seq, v)
 				return err
 			}
-			done = true
-			for _, at := range searches {
-				if v := at.look(t.history, findKeys/len(searches)); v != nil {
-					r, err = codec.DecodeEviction(cluster, seq, v)
-					return err
-				}
-				done = done && at.over()
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read closed eviction %d of cluster %q: %w", seq, cluster, err)
+			over = over && at.over()
 		}
-	}
-	if r == nil {
-		return nil, fmt.Errorf("closed eviction %d of cluster %q: %w", seq, cluster, engine.ErrNotFound)
-	}
-	return r, nil
+		return nil
+	})
+	return r, over, err
 }
 
 // search looks for a sequence in one class of a history, outward in both

@@ -83,6 +83,62 @@ func TestFindIsNear(t *testing.T) {
 	}
 }
 
+// TestPrunedIsLookedForOnce: once one pruned eviction was asked for, others are
+// known to be gone without a walk over all keys, and what is there is found still.
+func TestPrunedIsLookedForOnce(t *testing.T) {
+	const total, pruned, late = 60_000, 5_000, 50_001
+	s := open(t, newFile(t))
+	closing := func(seq uint64) engine.Change {
+		at := epoch.Add(time.Duration(seq))
+		if seq == late {
+			at = epoch
+		}
+		return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Closed("a", seq, at, false))}
+	}
+	b := &engine.Batch{Revision: 1, Now: epoch}
+	for seq := uint64(1); seq <= total; seq++ {
+		b.Changes = append(b.Changes, closing(seq))
+	}
+	commit := func(b *engine.Batch) {
+		t.Helper()
+		if err := s.Commit(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	commit(b)
+	// The late one goes with those that were opened first.
+	if n, err := s.Prune(t.Context(), "a", epoch, engine.HistoryQuotas{SentCount: total - pruned, SentAge: time.Hour, EarlyCount: total, EarlyAge: time.Hour}, pruned); err != nil || n != pruned {
+		t.Fatalf("pruned %d, %v", n, err)
+	}
+	ask := func(seq uint64, there bool) (transactions int) {
+		t.Helper()
+		before := bolt.Handle(s).Stats().TxN
+		if _, err := s.HistoryEviction(t.Context(), "a", seq); there && err != nil || !there && !errors.Is(err, engine.ErrNotFound) {
+			t.Errorf("%d, there %t: %v", seq, there, err)
+		}
+		return bolt.Handle(s).Stats().TxN - before
+	}
+	if n := ask(1, false); n < 3 {
+		t.Fatalf("the first took %d transactions: all keys fit into fewer than this test means", n)
+	}
+	for seq := uint64(2); seq < pruned; seq += 100 {
+		if n := ask(seq, false); n > 1 {
+			t.Errorf("pruned %d took %d transactions", seq, n)
+		}
+	}
+	for seq := uint64(pruned + 1); seq < total; seq += 1000 {
+		if n := ask(seq, seq != late); n > 1 {
+			t.Errorf("%d took %d transactions", seq, n)
+		}
+	}
+	commit(&engine.Batch{Revision: 2, Now: epoch, Changes: []engine.Change{closing(late), closing(total + 1)}})
+	ask(late, true)
+	ask(total+1, true)
+	commit(&engine.Batch{Revision: 3, Now: epoch, Changes: []engine.Change{{Kind: engine.ChangeForgetCluster, Cluster: "a"}, closing(1)}})
+	ask(1, true)
+	ask(total, false)
+}
+
 // TestUnstorableValues: a value without a stored form fails the whole batch.
 func TestUnstorableValues(t *testing.T) {
 	open1, closed1, record := storetest.Eviction("a", 1), closed(2), storetest.Cluster("a")

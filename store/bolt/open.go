@@ -78,6 +78,7 @@ type Store struct {
 	// counts has how many closed evictions the clusters have by class, of those
 	// clusters that were pruned. Only Commit and Prune use it, which are never called at once.
 	counts map[string]*[history.Classes]int
+	kept   kept
 	// values is room for what Commit writes.
 	values []byte
 }

@@ -47,6 +47,7 @@ func (s *Store) Prune(ctx context.Context, cluster string, now time.Time, q engi
 	}
 	for class := range doomed {
 		s.counts[cluster][class] -= len(doomed[class])
+		s.kept.pruned(cluster, doomed[class])
 	}
 	return total, nil
 }
