@@ -448,7 +448,7 @@ func (s *shard) forget(name string, l *leaving) {
 		if d := e.delivery(); d != nil {
 			s.core.deliveries.leave(d.Token, l)
 		}
-		e.pod.ev = nil
+		e.pod.ev, e.state = nil, StateClosed
 	}
 	for _, n := range sc.nodes {
 		for _, p := range n.pods {

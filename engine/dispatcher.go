@@ -362,4 +362,4 @@ func (o *offer) before(p *offer) bool {
 
 func (o *offer) at() *int32 { return &o.place }
 
-func (o *offer) dispatcher() *dispatcher { return o.ev.sc().dispatcher }
+func (o *offer) dispatcher() *dispatcher { return o.grounds.node.sc.dispatcher }

@@ -227,7 +227,7 @@ var exemptStanding = map[Exemption]Standing{
 func (s *shard) writeObserved(sc *shardCluster, p *pod, m *lateMark, cause Cause) {
 	seen := m.seen
 	e := &eviction{
-		pod: p, grounds: &grounds{due: m.due, cause: cause}, openedAt: instantOf(s.now), state: StateClosed, pending: 1,
+		pod: p, grounds: p.node.share(m.due, &cause), openedAt: instantOf(s.now), state: StateClosed, pending: 1,
 		rest: &evictionWork{evictionRest: evictionRest{observed: &seen}},
 	}
 	v := s.version(e)

@@ -95,7 +95,7 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	n.add(p)
 	sc.pods++
 	cl.pods.add(p)
-	e := s.newEviction(p, s.share(&grounds{due: r.Due, cause: r.Cause, nodeUID: r.NodeUID}))
+	e := s.newEviction(p, n.share(r.Due, &r.Cause))
 	e.restore(r)
 	p.ev = e
 	sc.count(e, 1)

@@ -59,6 +59,19 @@ type node struct {
 	// force are the taints as decisions use them; derived from nodeState.
 	force []Taint
 	pods  []*pod
+	// shared are the last grounds that an eviction was given.
+	shared *grounds
+}
+
+// share returns grounds as they are to be kept. The pods of a node mostly follow
+// one another with the same.
+func (n *node) share(due time.Time, c *Cause) *grounds {
+	g := grounds{due: due, cause: *c, node: n, nodeUID: n.uid}
+	if n.shared == nil || *n.shared != g {
+		n.shared = new(grounds)
+		*n.shared = g
+	}
+	return n.shared
 }
 
 func (n *node) add(p *pod) {
@@ -165,6 +178,7 @@ type eviction struct {
 type grounds struct {
 	due     time.Time
 	cause   Cause
+	node    *node // the pod's
 	nodeUID string
 }
 
@@ -200,8 +214,9 @@ type evictionRest struct {
 	whole *EvictionRecord
 }
 
-// sc is the shard's part of the eviction's cluster.
-func (e *eviction) sc() *shardCluster { return e.pod.node.sc }
+// sc is the shard's part of the eviction's cluster, for the shard alone. The pod,
+// which leads there too, is far from its cache.
+func (e *eviction) sc() *shardCluster { return e.grounds.node.sc }
 
 func (e *eviction) seq() uint64 { return e.seqNo.Load() }
 

@@ -42,7 +42,7 @@ func parseListCursor(s string) (c listCursor, err error) {
 
 // place is where an open eviction's version stands in the order.
 func (v *Version) place() listCursor {
-	return listCursor{v.grounds.due, v.ev.pod.node.sc.name, v.Seq()}
+	return listCursor{v.grounds.due, v.grounds.node.sc.name, v.Seq()}
 }
 
 func (c listCursor) compare(o listCursor) int {

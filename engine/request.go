@@ -168,9 +168,7 @@ func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
 			first = &list[i]
 		}
 	}
-	e := s.opened(sc, p, s.share(&grounds{
-		due: requestDue(first), cause: Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester}, nodeUID: p.node.uid,
-	}))
+	e := s.opened(sc, p, p.node.share(requestDue(first), &Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester}))
 	e.more().requests = list
 	if p.quietUntil > instantOf(s.now) {
 		// An executor has just reported the pod gone; it is not to be sent for again at once.

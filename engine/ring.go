@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 )
 
@@ -30,19 +31,25 @@ func newRing(revision uint64) *ring {
 func (r *ring) publish(b *Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	var lost *Version
 	for i := range b.Changes {
 		e := b.Changes[i].Eviction
 		if e == nil {
 			continue
 		}
-		if len(r.entries) < ringSize {
+		if n := len(r.entries); n < ringSize {
+			if n == cap(r.entries) {
+				r.entries = slices.Grow(r.entries, min(max(n, ringSize/256), ringSize-n))
+			}
 			r.entries = append(r.entries, e)
 			continue
 		}
-		r.base = r.entries[r.head].revision
-		r.entries[r.head] = e
+		lost, r.entries[r.head] = r.entries[r.head], e
 		r.head = (r.head + 1) % ringSize
 		r.first++
+	}
+	if lost != nil {
+		r.base = lost.revision
 	}
 	r.last = b.Revision
 	close(r.changed)

@@ -29,7 +29,6 @@ type shard struct {
 	now       time.Time      // engine time of the message being handled
 	steps     []Step         // room for decisions
 	nodeSteps []Step         // the same for those that many pods share
-	shared    *grounds       // the last that an eviction was given
 	versions  []Version      // room for new ones
 	evictions []eviction     // the same
 	record    EvictionRecord // room for that of an order
@@ -216,7 +215,7 @@ func (s *shard) committed(e *eviction, revision uint64) {
 	e.revision = revision
 	fresh := !e.committed
 	e.committed = true
-	if e.state == StateClosed || e.pod.ev != e {
+	if e.state == StateClosed {
 		return
 	}
 	sc := e.sc()

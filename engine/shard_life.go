@@ -123,7 +123,8 @@ func (s *shard) follow(sc *shardCluster, p *pod, r *ruled) {
 		return
 	}
 	if r.grounds == nil {
-		r.grounds = s.share(&grounds{due: r.Due, cause: p.cause(&r.Decision), nodeUID: p.node.uid})
+		cause := p.cause(&r.Decision)
+		r.grounds = p.node.share(r.Due, &cause)
 	}
 	s.put(sc, s.opened(sc, p, r.grounds))
 }
@@ -151,16 +152,6 @@ func (s *shard) opened(sc *shardCluster, p *pod, g *grounds) *eviction {
 	}
 	sc.set(e, StateWaiting, HoldNone, time.Time{})
 	return e
-}
-
-// share returns grounds as they are to be kept. The pods of a node mostly follow
-// one another with the same.
-func (s *shard) share(g *grounds) *grounds {
-	if s.shared == nil || *s.shared != *g {
-		kept := *g
-		s.shared = &kept
-	}
-	return s.shared
 }
 
 // evictionChunk is how many evictions are allocated at once, most often of one
@@ -243,7 +234,7 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	if due := e.due(); !due.Equal(d.Due) && (e.rest == nil || e.rest.firstDue.IsZero()) {
 		e.more().firstDue = due
 	}
-	e.grounds = s.share(&grounds{due: d.Due, cause: cause, nodeUID: e.pod.node.uid})
+	e.grounds = e.pod.node.share(d.Due, &cause)
 	s.reindex(sc, e)
 	if d.Due.After(s.now) && e.state == StateDue {
 		sc.set(e, StateWaiting, HoldNone, time.Time{})

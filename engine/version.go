@@ -73,7 +73,7 @@ func (v *Version) Fill(r *EvictionRecord) {
 	}
 	p := e.pod
 	*r = EvictionRecord{
-		Cluster: p.node.sc.name, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: g.nodeUID,
+		Cluster: g.node.sc.name, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: g.nodeUID,
 		State: v.state, Hold: v.hold, BoundAt: v.boundAt.time(), Due: g.due, Cause: g.cause, OpenedAt: e.openedAt.time(),
 		ClosedAt: v.closedAt.time(), CloseReason: v.closeReason, CancelCause: v.cancelCause, Revision: v.revision,
 	}

@@ -38,7 +38,8 @@ func newWindowRig(t *rapid.T, shards int) *windowRig {
 func (r *windowRig) eviction(seq, shard int, due time.Time, retry bool) *eviction {
 	s := r.core.shards[shard]
 	sc := s.clusters["c"]
-	e := &eviction{pod: &pod{shard: s, node: &node{sc: sc}}, grounds: &grounds{due: due}, committed: true, state: StateDue}
+	n := &node{sc: sc}
+	e := &eviction{pod: &pod{shard: s, node: n}, grounds: n.share(due, &Cause{}), committed: true, state: StateDue}
 	e.seqNo.Store(uint64(seq))
 	e.pod.ev = e
 	if retry {
