@@ -198,6 +198,10 @@ func (f *feedStream) handle(m *reprievev1.FeedRequest) error {
 	if m.GetHello() != nil {
 		return fmt.Errorf("%w: hello is for the first message only", engine.ErrFeedOrder)
 	}
+	if h := m.GetHeartbeat(); h != nil && h.NodeLifecycleController != nil {
+		// It is told once. A session that is opened anew on this stream begins with it.
+		f.hello.NodeLifecycle = h.GetNodeLifecycleController()
+	}
 	session := f.current()
 	if session == nil {
 		if m.GetSyncBegin() == nil {
@@ -207,11 +211,6 @@ func (f *feedStream) handle(m *reprievev1.FeedRequest) error {
 		if session, err = f.reopen(); err != nil {
 			return err
 		}
-	}
-	if h := m.GetHeartbeat(); h != nil && h.NodeLifecycleController != nil {
-		// A session that is opened anew on this stream begins with it.
-		f.hello.NodeLifecycle = h.GetNodeLifecycleController()
-		session.NodeLifecycle(f.hello.NodeLifecycle)
 	}
 	f.mu.Lock()
 	f.arrivals = append(f.arrivals, arrival{m.GetSequence(), f.clock.Now()})
@@ -286,6 +285,9 @@ func apply(ctx context.Context, session *engine.FeedSession, m *reprievev1.FeedR
 	case *reprievev1.FeedRequest_SyncEnd:
 		return session.SyncEnd(ctx, seq)
 	case *reprievev1.FeedRequest_Heartbeat:
+		if msg.Heartbeat.NodeLifecycleController != nil {
+			session.NodeLifecycle(msg.Heartbeat.GetNodeLifecycleController())
+		}
 		return session.Heartbeat(ctx, seq)
 	case *reprievev1.FeedRequest_Batch:
 		events := make([]engine.Event, len(msg.Batch.GetEvents()))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/reprieve-dev/reprieve/engine"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
@@ -199,5 +200,19 @@ func TestFeedTellsOfAnotherNodeController(t *testing.T) {
 		if gauge := fmt.Sprintf("reprieve_node_health_other_controller{cluster=\"east\"} %d", len(other)/max(len(text), 1)); !strings.Contains(metrics, gauge) {
 			t.Errorf("with %q there is no metric %s", other, gauge)
 		}
+	}
+}
+
+// TestHeartbeatWhileTheStoreIsAway: what a heartbeat tells once is known of the
+// session that the stream opens when the store is back.
+func TestHeartbeatWhileTheStoreIsAway(t *testing.T) {
+	other := "a controller"
+	f := &feedStream{hello: engine.FeedHello{Cluster: "c"}}
+	beat := &reprievev1.Heartbeat{NodeLifecycleController: &other}
+	if err := f.handle(&reprievev1.FeedRequest{Sequence: 2, Message: &reprievev1.FeedRequest_Heartbeat{Heartbeat: beat}}); err != nil {
+		t.Fatal(err)
+	}
+	if f.hello.NodeLifecycle != other {
+		t.Errorf("the next session begins with %q, want %q", f.hello.NodeLifecycle, other)
 	}
 }
