@@ -93,8 +93,9 @@ check-deploy: ## Check the manifests, the alert rules and their tests
 	bash test/deploy/check.sh
 
 .PHONY: verify
-verify: ## Prove that generated code is fresh, modules are tidy and the linters are content
+verify: ## Prove that generated code is fresh, modules are tidy, macOS has a command line, linters are content
 	bash test/tools/verify.sh
+	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/reprieve
 	$(MAKE) lint
 
 .PHONY: clean

@@ -1,7 +1,6 @@
 package clock
 
 import (
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -60,51 +59,6 @@ func TestRealTimer(t *testing.T) {
 			t.Error("a stopped timer fired")
 		}
 	})
-}
-
-// TestKernelTimer arms timers of the real clock in no order: each is called once, none
-// early, none that was stopped; and with the last the clock lets its sleeper go.
-func TestKernelTimer(t *testing.T) {
-	c := NewReal()
-	k, ok := newSleeper(func() {}).(*kernelTimer)
-	if !ok {
-		t.Fatal("the kernel gives no timer")
-	}
-	k.end()
-	type call struct {
-		ms  int
-		now time.Time
-	}
-	calls := make(chan call)
-	begin := c.Now()
-	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
-	timer := func(ms int) Timer { return c.NewTimer(func() { calls <- call{ms, c.Now()} }) }
-	stopped, moved := timer(2), timer(60)
-	stopped.Reset(at(2))
-	moved.Reset(at(3_600_000))
-	for _, ms := range []int{30, 10, 50, -1000, 20, 40} {
-		timer(ms).Reset(at(ms))
-	}
-	stopped.Stop()
-	moved.Reset(at(60))
-	want := []int{-1000, 10, 20, 30, 40, 50, 60}
-	var got []int
-	for range want {
-		x := <-calls
-		got = append(got, x.ms)
-		if early := at(x.ms).Sub(x.now); early > 0 {
-			t.Errorf("the timer of %d ms was called %s early", x.ms, early)
-		}
-	}
-	slices.Sort(got) // Where the machine stands still several come at once, in any order.
-	if !slices.Equal(got, want) {
-		t.Errorf("called for %v ms, want %v", got, want)
-	}
-	c.alarm.mu.Lock()
-	defer c.alarm.mu.Unlock()
-	if c.alarm.sleeper != nil || len(c.alarm.armed) != 0 {
-		t.Error("the clock still sleeps with nothing armed")
-	}
 }
 
 // TestBootClock carries a reading on, and sees the machine's sleep soon after it.

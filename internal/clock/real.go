@@ -4,8 +4,6 @@ import (
 	"math"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Real is engine time on a machine: wall clock at start plus elapsed
@@ -78,15 +76,6 @@ func (b *bootClock) now() time.Duration {
 	}
 	b.last = max(b.last, b.at+passed)
 	return b.last
-}
-
-func bootTime() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		// The clock exists on every Linux since 2.6.39; without it there is no engine time.
-		panic("clock: CLOCK_BOOTTIME cannot be read: " + err.Error())
-	}
-	return time.Duration(ts.Nano())
 }
 
 // Now implements [Clock].

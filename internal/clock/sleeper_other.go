@@ -1,0 +1,5 @@
+//go:build !linux
+
+package clock
+
+func newSleeper(ring func()) sleeper { return runtimeSleeper(ring) }
