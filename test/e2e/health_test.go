@@ -36,7 +36,12 @@ func TestZoneFallsSilent(t *testing.T) {
 
 	from := w.silence(t, east...)
 	for _, node := range east {
-		w.fallen(t, node, w.lost(t, node, shortGrace))
+		at := w.lost(t, node, shortGrace)
+		for _, what := range silenced {
+			if seen := w.changes.Wait(t, soon, node, what, from); seen.Sub(at).Abs() > time.Second {
+				t.Errorf("node %s had %s %s after it was Unknown", node, what, seen.Sub(at))
+			}
+		}
 	}
 	var tainted []time.Time
 	for _, node := range east {

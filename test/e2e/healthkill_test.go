@@ -220,7 +220,7 @@ func admitFates(t *testing.T, w *ward) *fates {
 		// That of the lone node falls due while the program is away, the others after.
 		f.patience[node] = 30
 		if node == f.gone.lone {
-			f.patience[node] = 4
+			f.patience[node] = 6
 		}
 		pods = append(pods, kube.Pod{Name: "leave-" + node, Node: node, Tolerations: tolerateLoss(f.patience[node])})
 	}
@@ -258,10 +258,10 @@ func playNodesAndZones(t *testing.T, k kill) {
 	g := k.outage(t, w, func() {
 		await.Pause(t.Context(), w.hearts.Last(f.known.lone).Add(55*time.Second).Sub(await.Now()))
 		if !k.cutsOff {
+			// What is killed starts again at once then, before the zone's next turn, and may not take that early.
 			w.revive(t, f.known.nodes()...)
+			w.readyAgain(t, f.known.nodes()...)
 		}
-		// It is back before the zone's next turn, and may not take one at once.
-		await.Pause(t.Context(), time.Second)
 	})
 	if k.cutsOff {
 		w.revive(t, f.known.nodes()...)
@@ -301,18 +301,18 @@ type standing struct {
 func (f *fates) beforeTheKill(t *testing.T, w *ward) standing {
 	t.Helper()
 	was := standing{map[string]time.Time{}, map[string]time.Time{}}
-	for _, node := range f.gone.nodes() {
-		seen := w.lost(t, node, grace)
-		w.fallen(t, node, seen)
-		w.unreadyInTime(t, f.stay[node], seen)
-	}
 	for _, node := range []string{f.gone.lone, w.firstTainted(t, f.gone.zone, w.hearts.Last(f.gone.lone)).Node} {
-		w.changes.Wait(t, soon, node, "+"+unreachableNoExecute, w.hearts.Last(node))
+		last := w.hearts.Last(node)
+		tainted := w.changes.Wait(t, grace+soon, node, "+"+unreachableNoExecute, last)
+		overAt(t, node+"'s NoExecute taint", tainted, last.Add(grace), last.Add(grace))
 		was.added[node] = taintedAt(t, w.ControlPlane, node, corev1.TaintNodeUnreachable)
 		was.due[node] = w.open(t, f.leave[node], "waiting", func(ev *reprievev1.Eviction) bool { return ev.GetDueTime() != nil }).GetDueTime().AsTime()
 	}
+	for _, node := range f.gone.nodes() {
+		w.unreadyInTime(t, f.stay[node], w.lostAfter(t, node, &gap{}))
+	}
 	for _, node := range f.known.nodes() {
-		w.fallen(t, node, w.lost(t, node, grace))
+		w.lostAfter(t, node, &gap{})
 	}
 	return was
 }
@@ -323,7 +323,7 @@ func (f *fates) lateReturn(t *testing.T, w *ward, g *gap) {
 	t.Helper()
 	if g.none() {
 		for _, node := range f.late.nodes() {
-			w.fallen(t, node, w.lost(t, node, grace))
+			w.lostAfter(t, node, &gap{})
 		}
 	}
 	w.returnAfter(t, 55*time.Second, f.late)
@@ -336,9 +336,7 @@ func (f *fates) lateReturn(t *testing.T, w *ward, g *gap) {
 func (f *fates) lostAreFound(t *testing.T, w *ward, g *gap) {
 	t.Helper()
 	for _, node := range f.lost.nodes() {
-		seen := w.lostAfter(t, node, g)
-		w.fallen(t, node, seen)
-		w.unreadyInTime(t, f.stay[node], seen)
+		w.unreadyInTime(t, f.stay[node], w.lostAfter(t, node, g))
 	}
 }
 
@@ -347,21 +345,27 @@ func (f *fates) lostAreFound(t *testing.T, w *ward, g *gap) {
 func (f *fates) goneWentOn(t *testing.T, w *ward, g *gap, was standing) {
 	t.Helper()
 	last := w.hearts.Last(f.gone.lone)
+	for _, node := range f.gone.zone {
+		if l := w.hearts.Last(node); l.Before(last) {
+			last = l
+		}
+	}
 	var tainted []time.Time
 	for _, node := range f.gone.zone {
 		tainted = append(tainted, w.changes.Wait(t, soon, node, "+"+unreachableNoExecute, last))
 	}
 	slices.SortFunc(tainted, time.Time.Compare)
-	for i, seen := range tainted[1:] {
-		due := tainted[0].Add(time.Duration(i+1) * turn)
-		latest := due
-		if !g.none() {
-			// What its turn came for in the gap is made up for, and the next one waits for its own.
-			latest = g.after(t, due).Add(time.Duration(i) * turn)
+	for i, seen := range tainted {
+		turns := time.Duration(i) * turn
+		// The first turn was not before the grace was over.
+		earliest, latest := last.Add(grace+turns), tainted[0].Add(turns)
+		if i > 0 && !g.none() {
+			// The turn that came in the gap is made up for, and the next one waits for its own.
+			latest = g.after(t, latest).Add(turns - turn)
 		}
-		if seen.Before(due.Add(-time.Second)) || seen.After(latest.Add(atOnce)) {
-			t.Errorf("a zone's NoExecute taint came %s after the first one, want between %s and %s",
-				seen.Sub(tainted[0]), due.Sub(tainted[0]), latest.Add(atOnce).Sub(tainted[0]))
+		if seen.Before(earliest) || seen.After(latest.Add(atOnce)) {
+			t.Errorf("NoExecute taint %d of the zone came %s after its last renewals, want between %s and %s", i,
+				seen.Sub(last), earliest.Sub(last), latest.Add(atOnce).Sub(last))
 		}
 	}
 	for _, node := range f.gone.nodes() {
@@ -481,13 +485,12 @@ func playAllStaySilent(t *testing.T, k kill) {
 	await.Pause(t.Context(), w.hearts.Last(first).Add(grace/2).Sub(await.Now()))
 	w.fade(t, others...)
 	cut := await.Now()
-	w.fallen(t, first, w.lost(t, first, grace))
+	w.lostAfter(t, first, &gap{})
 	w.changes.Wait(t, soon, first, "+"+unreachableNoExecute, w.hearts.Last(first))
 	g := k.outage(t, w, func() { await.Pause(t.Context(), downFor) })
 	var all time.Time // when all were Unknown
 	for _, node := range others {
 		seen := w.lostAfter(t, node, g)
-		w.fallen(t, node, seen)
 		if seen.After(all) {
 			all = seen
 		}
@@ -564,14 +567,17 @@ func (w *ward) firstTainted(t *testing.T, nodes []string, since time.Time) (firs
 	return first
 }
 
-// lostAfter is lost for a node that has been silent since before the gap.
-func (w *ward) lostAfter(t *testing.T, node string, g *gap) time.Time {
+// lostAfter waits until a node that has been silent since before the gap is Unknown and tainted, and fails the test
+// unless all of that came when its grace was over, and soon then. It returns when it was Unknown.
+func (w *ward) lostAfter(t *testing.T, node string, g *gap) (unknown time.Time) {
 	t.Helper()
 	last := w.hearts.Last(node)
-	at := w.changes.Wait(t, 2*grace+soon, node, "Ready=Unknown", last)
-	earliest, latest := g.from(t, last)
-	unknownInTime(t, node, at, earliest.Add(grace), latest.Add(grace))
-	return at
+	for i := len(silenced) - 1; i >= 0; i-- {
+		unknown = w.changes.Wait(t, 2*grace+soon, node, silenced[i], last)
+		earliest, latest := g.from(t, last)
+		overAt(t, node+"'s "+silenced[i], unknown, earliest.Add(grace), latest.Add(grace))
+	}
+	return unknown
 }
 
 // unreadyInTime waits until a pod is not ready, and fails the test unless that came with its node's turning Unknown.
@@ -583,8 +589,8 @@ func (w *ward) unreadyInTime(t *testing.T, pod *corev1.Pod, unknown time.Time) {
 	}
 }
 
-// healsAtOnce waits until nodes are ready, and fails the test unless their taints go at once then.
-func (w *ward) healsAtOnce(t *testing.T, nodes ...string) {
+// readyAgain waits until nodes are ready, whatever taints they have.
+func (w *ward) readyAgain(t *testing.T, nodes ...string) {
 	t.Helper()
 	for _, node := range nodes {
 		await.Until(t, soon, "node "+node+" to be ready again", func(ctx context.Context) error {
@@ -597,6 +603,12 @@ func (w *ward) healsAtOnce(t *testing.T, nodes ...string) {
 			return err
 		})
 	}
+}
+
+// healsAtOnce waits until nodes are ready, and fails the test unless their taints go at once then.
+func (w *ward) healsAtOnce(t *testing.T, nodes ...string) {
+	t.Helper()
+	w.readyAgain(t, nodes...)
 	ready := await.Now()
 	w.healed(t, ready, nodes...)
 	if took := await.Now().Sub(ready); took > atOnce {

@@ -102,29 +102,22 @@ func (w *ward) lost(t *testing.T, node string, grace time.Duration) time.Time {
 	t.Helper()
 	last := w.hearts.Last(node)
 	at := w.changes.Wait(t, grace+soon, node, "Ready=Unknown", last)
-	unknownInTime(t, node, at, last.Add(grace), last.Add(grace))
+	overAt(t, node+"'s Ready=Unknown", at, last.Add(grace), last.Add(grace))
 	return at
 }
 
-// unknownInTime fails the test unless a node became Unknown when its grace was over, and soon then. That was between
-// two instants.
-func unknownInTime(t *testing.T, node string, at, earliest, latest time.Time) {
+// overAt fails the test unless what the end of a grace brings came after that end, and soon. The end was between two
+// instants.
+func overAt(t *testing.T, what string, at, earliest, latest time.Time) {
 	t.Helper()
 	if !at.After(earliest) || at.After(latest.Add(detects)) {
-		t.Errorf("node %s became Unknown between %s and %s after its grace was over, want (0s, %s]", node,
+		t.Errorf("%s came between %s and %s after the grace was over, want (0s, %s]", what,
 			at.Sub(latest).Round(time.Millisecond), at.Sub(earliest).Round(time.Millisecond), detects)
 	}
 }
 
-// fallen waits for what comes with a node's turning Unknown: other conditions, and the taint.
-func (w *ward) fallen(t *testing.T, node string, unknown time.Time) {
-	t.Helper()
-	for _, what := range []string{"MemoryPressure=Unknown", "DiskPressure=Unknown", "PIDPressure=Unknown", "+" + unreachableNoSchedule} {
-		if seen := w.changes.Wait(t, soon, node, what, w.hearts.Last(node)); seen.Sub(unknown).Abs() > time.Second {
-			t.Errorf("node %s had %s %s after it was Unknown", node, what, seen.Sub(unknown))
-		}
-	}
-}
+// silenced are what a node's silence brings at once.
+var silenced = []string{"Ready=Unknown", "MemoryPressure=Unknown", "DiskPressure=Unknown", "PIDPressure=Unknown", "+" + unreachableNoSchedule}
 
 // healed waits until nodes are ready and have no taint of node health any more.
 func (w *ward) healed(t *testing.T, since time.Time, nodes ...string) {
