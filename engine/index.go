@@ -94,8 +94,8 @@ func (x *dueIndex) after(due time.Time) (next *dueGroup) {
 
 // seqList has evictions in the order of their sequence, which is mostly that of
 // their coming. It is cut into blocks, so that it grows without being copied.
-// Those that have left stay in it until they are the greater half, so that
-// leaving needs no search.
+// Leaving needs no search: those that have left stay in it until they are at its
+// head, where most leave, or are the greater half.
 type seqList struct {
 	blocks   [][]*eviction // none is empty
 	length   int           // of all blocks
@@ -129,7 +129,9 @@ func (l *seqList) add(e *eviction) {
 
 // leave notes that an eviction has left; has says which are still there.
 func (l *seqList) leave(has func(*eviction) bool) {
-	if l.live--; l.length < sweepFrom || l.live > l.length/2 {
+	l.live--
+	l.trim(has)
+	if l.length < sweepFrom || l.live > l.length/2 {
 		return
 	}
 	var kept seqList
@@ -138,6 +140,19 @@ func (l *seqList) leave(has func(*eviction) bool) {
 		return true
 	})
 	*l = kept
+}
+
+// trim drops those at the head that have left.
+func (l *seqList) trim(has func(*eviction) bool) {
+	for len(l.blocks) > 0 && !has(l.blocks[0][0]) {
+		head := l.blocks[0]
+		head[0] = nil
+		l.length--
+		if l.blocks[0] = head[1:]; len(head) == 1 {
+			l.blocks[0] = nil
+			l.blocks = l.blocks[1:]
+		}
+	}
 }
 
 // ascend calls visit for what is in the list from a sequence on until it says

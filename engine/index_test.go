@@ -60,25 +60,46 @@ func TestDueIndex(t *testing.T) {
 	})
 }
 
-// TestSeqListSweeps: a list keeps at most as many that have left as it has.
+// TestSeqListSweeps: a list keeps nothing that has left at its head, and at most as
+// many elsewhere as it has.
 func TestSeqListSweeps(t *testing.T) {
-	var l seqList
-	var all []*eviction
-	for i := range 10 * sweepFrom {
-		e := &eviction{state: StateWaiting}
-		e.seqNo.Store(uint64(i + 1))
-		l.add(e)
-		all = append(all, e)
-	}
-	for i, e := range all[:len(all)-1] {
-		e.state = StateClosed
-		if l.leave(isOpen); l.length > max(sweepFrom, 2*(len(all)-i-1)+1) {
-			t.Fatalf("%d of %d are left, the list has %d", len(all)-i-1, len(all), l.length)
-		}
-	}
-	last := all[len(all)-1]
-	if l.find(last.seq(), isOpen) != last || l.find(1, isOpen) != nil {
-		t.Error("the list has not what is left")
+	for name, c := range map[string]struct {
+		kept  func(n int) int // which of n stays
+		which func(i, n int) int
+		most  func(left int) int
+	}{
+		"from the head": {func(n int) int { return n - 1 }, func(i, _ int) int { return i }, func(left int) int { return left }},
+		"from the end":  {func(int) int { return 0 }, func(i, n int) int { return n - 1 - i }, func(left int) int { return max(sweepFrom, 2*left+1) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l seqList
+			var all []*eviction
+			for i := range 10 * sweepFrom {
+				e := &eviction{state: StateWaiting}
+				e.seqNo.Store(uint64(i + 1))
+				l.add(e)
+				all = append(all, e)
+			}
+			n := len(all)
+			for i := range n - 1 {
+				all[c.which(i, n)].state = StateClosed
+				if l.leave(isOpen); l.length > c.most(n-i-1) {
+					t.Fatalf("%d of %d are left, the list has %d", n-i-1, n, l.length)
+				}
+			}
+			kept := all[c.kept(n)]
+			if l.find(kept.seq(), isOpen) != kept || l.find(all[n/2].seq(), isOpen) != nil {
+				t.Error("the list has not what is left")
+			}
+			kept.state = StateClosed
+			if l.leave(isOpen); len(l.blocks) != 0 {
+				t.Errorf("the list of none has %d", l.length)
+			}
+			all[0].state = StateWaiting
+			if l.add(all[0]); l.find(1, isOpen) != all[0] {
+				t.Error("the list that was empty has not what came")
+			}
+		})
 	}
 }
 
