@@ -187,8 +187,7 @@ type evictionWork struct {
 	evictionRest
 	link *execLink
 	// permit is set while there is a delivery whose order has not left.
-	permit      *permit
-	deliveredAt time.Time
+	permit *permit
 }
 
 // evictionRest is what is stored, or shown to readers, of what few evictions have.
@@ -294,9 +293,6 @@ func (e *eviction) restore(r *EvictionRecord) {
 			firstSentAt: instantOf(r.FirstSentAt), lastSentAt: instantOf(r.LastSentAt), resultAt: instantOf(r.ResultAt), confirmBy: instantOf(r.ConfirmBy),
 			firstDue: r.FirstDue,
 		},
-	}
-	if r.Delivery != nil {
-		e.rest.deliveredAt = r.Delivery.SentAt
 	}
 }
 

@@ -48,7 +48,7 @@ func (s *shard) after(cluster string, f func()) {
 // extend gives a delivery more time, up to maxDelivery in all.
 func (s *shard) extend(sc *shardCluster, e *eviction, reply func(time.Duration, bool)) {
 	d := *e.rest.delivery
-	limit := e.rest.deliveredAt.Add(maxDelivery)
+	limit := d.SentAt.Add(maxDelivery)
 	if d.Deadline = s.now.Add(deliveryDeadline); d.Deadline.After(limit) {
 		d.Deadline = limit
 	}
@@ -80,7 +80,7 @@ func (s *shard) conclude(sc *shardCluster, e *eviction, res Result) {
 	m := e.rest
 	d := m.delivery
 	s.returnCredit(sc.dispatcher, m.link)
-	s.core.observer.Result(sc.name, res.Outcome, s.now.Sub(m.deliveredAt))
+	s.core.observer.Result(sc.name, res.Outcome, s.now.Sub(d.SentAt))
 	m.delivery, m.link = nil, nil
 	m.resultAt, m.lastOutcome, m.lastMessage = instantOf(s.now), res.Outcome, res.Message
 	s.heap.disarm(e)

@@ -402,7 +402,7 @@ func (s *shard) permitted(p *permit) {
 	m.delivery = &Delivery{
 		Token: s.core.newToken(), ExecutorID: p.link.session.hello.ID, SentAt: s.now, Deadline: s.now.Add(deliveryDeadline),
 	}
-	m.link, m.permit, m.deliveredAt = p.link, p, s.now
+	m.link, m.permit = p.link, p
 	m.lastSentAt = instantOf(s.now)
 	if m.firstSentAt == 0 {
 		m.firstSentAt = m.lastSentAt

@@ -207,12 +207,15 @@ func (w *writer) closeEviction(t *clusterTree, c *engine.Change) error {
 	if err := t.raise(r.Seq); err != nil {
 		return err
 	}
-	if err := t.evictions.Delete(codec.SeqKey(r.Seq)); err != nil {
-		return err
+	cursors := t.forCloses()
+	if at(cursors.evictions, codec.SeqKey(r.Seq)) {
+		if err := cursors.evictions.Delete(); err != nil {
+			return err
+		}
 	}
 	class := history.ClassOf(r)
 	k := codec.HistoryKey(class, history.PositionOf(r))
-	if t.history.Get(k) == nil {
+	if !at(cursors.history, k) {
 		if w.added[c.Cluster] == nil {
 			w.added[c.Cluster] = new([history.Classes]int)
 		}

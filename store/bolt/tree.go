@@ -1,6 +1,7 @@
 package bolt
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/reprieve-dev/reprieve/store"
@@ -35,6 +36,28 @@ type clusterTree struct {
 	self, nodes, evictions, reprieves, history *bbolt.Bucket
 	// health is nil until something was put into it.
 	health *bbolt.Bucket
+	// closes is made with the first close of a transaction.
+	closes *closeCursors
+}
+
+// closeCursors find what a close moves. A bucket's own methods make a cursor for
+// each call, and room for its path; these use theirs again.
+type closeCursors struct {
+	evictions, history *bbolt.Cursor
+}
+
+// forCloses returns the cursors for what is closed.
+func (t *clusterTree) forCloses() *closeCursors {
+	if t.closes == nil {
+		t.closes = &closeCursors{evictions: t.evictions.Cursor(), history: t.history.Cursor()}
+	}
+	return t.closes
+}
+
+// at moves a cursor to a key and reports whether it is there.
+func at(c *bbolt.Cursor, key []byte) bool {
+	k, _ := c.Seek(key)
+	return bytes.Equal(k, key)
 }
 
 // findCluster returns the cluster's part of the tree, or nil if there is none.
