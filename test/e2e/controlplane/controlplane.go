@@ -85,6 +85,15 @@ func (c *ControlPlane) startAPIServer(flags []string) {
 	})
 }
 
+// Control ends the controller manager, if one runs, and starts one that runs as o says.
+func (c *ControlPlane) Control(o ControllerManager) {
+	c.t.Helper()
+	if c.ControllerManager != nil {
+		c.ControllerManager.Kill()
+	}
+	c.startControllerManager(o)
+}
+
 func (c *ControlPlane) startControllerManager(o ControllerManager) {
 	c.t.Helper()
 	args := []string{
