@@ -134,12 +134,36 @@ func (l *seqList) leave(has func(*eviction) bool) {
 	if l.length < sweepFrom || l.live > l.length/2 {
 		return
 	}
-	var kept seqList
-	l.ascend(0, has, func(e *eviction) bool {
-		kept.add(e)
-		return true
-	})
-	*l = kept
+	l.sweep(has)
+}
+
+// sweep moves what is still there to the front of the blocks, and drops the
+// blocks behind it.
+func (l *seqList) sweep(has func(*eviction) bool) {
+	l.sort()
+	kept, at, n := 0, 0, 0 // how many, and the block and place of the next
+	var before *eviction
+	for _, block := range l.blocks {
+		for _, e := range block {
+			if e == before || !has(e) {
+				continue
+			}
+			before = e
+			if n == len(l.blocks[at]) {
+				at, n = at+1, 0
+			}
+			l.blocks[at][n] = e
+			kept, n = kept+1, n+1
+		}
+	}
+	if l.length = kept; kept == 0 {
+		l.blocks = nil
+		return
+	}
+	clear(l.blocks[at][n:])
+	l.blocks[at] = l.blocks[at][:n]
+	clear(l.blocks[at+1:])
+	l.blocks = l.blocks[:at+1]
 }
 
 // trim drops those at the head that have left.
@@ -185,7 +209,11 @@ func (l *seqList) sort() {
 	}
 	all := slices.Concat(l.blocks...)
 	slices.SortFunc(all, func(a, b *eviction) int { return cmp.Compare(a.seq(), b.seq()) })
-	l.blocks, l.unsorted = [][]*eviction{all}, false
+	for _, block := range l.blocks {
+		copy(block, all)
+		all = all[len(block):]
+	}
+	l.unsorted = false
 }
 
 // find returns the eviction of a sequence if the list has it.
