@@ -79,6 +79,7 @@ bench-agent: build ## Measure the agent beside the built-in controller on a real
 	bash test/controlplane/build.sh
 	cd test/e2e && $(GO) test -run '^$$' -bench . -benchtime 3x -timeout 40m .
 
+# Tests side by side are those that mostly wait: 12 is the clusters of TestNodeHealthTimelines.
 .PHONY: e2e
 e2e: build ## Run the tests on real API servers (the first build of a control plane takes a quarter of an hour)
 	bash test/controlplane/build.sh
