@@ -269,6 +269,9 @@ func (s *shard) regateDue(sc *shardCluster, e *eviction) {
 
 // releaseOverdue puts before the gates what fell due while the cluster was not
 // synced, so that the dispatcher has all of it before it grants the first permit (I8).
+// Shards read the clock one after the other, each once the barrier has begun: what
+// was overdue by then all of them find. What has fallen due since is later than all
+// of that, and its order as grant says.
 func (s *shard) releaseOverdue(sc *shardCluster) {
 	var overdue []*eviction
 	sc.index.ascend(time.Time{}, 0, func(e *eviction) bool {

@@ -237,6 +237,14 @@ func (d *dispatcher) setRate(p *Policy) {
 }
 
 // grant gives permits for as long as there is something due, credit and rate.
+//
+// What was kept back, by a barrier's gates, the rate or the executors' credit, is
+// offered or known to be behind before the first grant: so it leaves oldest first
+// (I8). What falls due with nothing in its way is offered by its shard's own timer.
+// Of two shards the one that is awake later offers later, so an eviction due just
+// after may be granted before. Neither was overdue when the other was offered, but
+// by that shard's lateness. To ask all shards before each grant would mend the order
+// and make every order as late as the busiest shard.
 func (d *dispatcher) grant(now time.Time) {
 	d.grantNodes()
 	for {
