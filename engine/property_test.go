@@ -95,6 +95,10 @@ type rig struct {
 type gated struct {
 	at   time.Time
 	seqs map[uint64]bool
+	// revisions are those of all that is open once the barrier is through, by
+	// sequence; nil until the next step. One that is written again by the time that it
+	// may leave has its own way, behind that commit.
+	revisions map[uint64]uint64
 	// last is the one of them that left last.
 	last *engine.EvictionRecord
 }
@@ -202,6 +206,7 @@ func (r *rig) step() {
 }
 
 func (r *rig) act(kind string) {
+	r.gateOpened()
 	switch kind {
 	case "during":
 		r.duringStep()
@@ -226,6 +231,7 @@ func (r *rig) act(kind string) {
 
 func (r *rig) advance(seconds int) {
 	to := r.d.Now() + time.Duration(seconds)*time.Second
+	r.ungateRewritten()
 	r.must(r.d.RunUntil(r.ctx, to))
 	r.m.now = epoch.Add(to)
 	r.judge()
@@ -731,6 +737,31 @@ func (r *rig) opensGate() {
 		// One whose own time of rest ends now is let go by its timer.
 		rests := !r.retryAt[uid].Before(r.m.now) || r.m.reprieves[uid].Equal(r.m.now)
 		r.gated.seqs[e.Seq] = e.Hold != engine.HoldNone && e.Due.Before(r.m.now) && !rests
+	}
+}
+
+// gateOpened notes what there is once a barrier is through.
+func (r *rig) gateOpened() {
+	if r.during != nil || r.gated.revisions != nil || !r.gated.at.Equal(r.m.now) {
+		return
+	}
+	r.flush()
+	r.gated.revisions = map[uint64]uint64{}
+	for _, e := range r.open() {
+		r.gated.revisions[e.Seq] = e.Revision
+	}
+}
+
+// ungateRewritten forgets those of which something was written since, in the same instant.
+func (r *rig) ungateRewritten() {
+	if r.gated.revisions == nil || !r.gated.at.Equal(r.m.now) {
+		return
+	}
+	r.flush()
+	for _, e := range r.open() {
+		if e.Revision != r.gated.revisions[e.Seq] {
+			delete(r.gated.seqs, e.Seq)
+		}
 	}
 }
 
