@@ -212,7 +212,7 @@ func (w *nodeWorld) taint(i int, add, remove []*reprievev1.Taint) {
 	}
 }
 
-// evict takes a pod away, in whose place another comes up on a node that is well. mu is held.
+// evict takes a pod away. mu is held.
 func (w *nodeWorld) evict(uid string) {
 	p := w.pods[uid]
 	if p == nil {
@@ -220,11 +220,19 @@ func (w *nodeWorld) evict(uid string) {
 	}
 	delete(w.pods, uid)
 	w.emit(&reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_DELETE, Object: w.podEvent(p).Object})
-	at := w.rng.IntN(kubeNodes)
-	if n := w.nodes[at]; n.ready != statusTrue || !n.alive || !n.start.IsZero() {
-		at = w.rng.IntN(steadyNodes)
+}
+
+// fill puts another pod on a node that is well and has room for it. mu is held.
+func (w *nodeWorld) fill(i int) {
+	n, there := w.nodes[i], 0
+	for _, p := range w.pods {
+		if p.node == i {
+			there++
+		}
 	}
-	w.create(at)
+	if n.alive && n.ready == statusTrue && n.start.IsZero() && there < podsOnNode {
+		w.create(i)
+	}
 }
 
 // tick lets the kubelets live.
@@ -297,6 +305,8 @@ func (w *nodeWorld) step() {
 	case roll < 66:
 		n.zone = strconv.Itoa(w.rng.IntN(kubeZones))
 		w.tell(i)
+	case roll < 106:
+		w.fill(i)
 	}
 }
 
