@@ -51,7 +51,7 @@ crash: ## Kill the service KILLS times at named points, judge what it did, and f
 	$(GO) test -tags crash -count=1 -timeout 60m -v -run 'TestCrash|TestPlantedFaultsAreFound' ./test/crash -kills=$(KILLS)
 
 .PHONY: faults
-faults: ## Stage each fault of time, disk and transport TIMES times, a storm, 100 clusters at once, a million pods
+faults: ## Stage each fault of time, disk and transport TIMES times, a storm, 100 clusters, a million pods
 	$(GO) test -tags crash -count=1 -timeout 60m -v -run 'TestFaults|TestFullDisk|TestClockAhead|TestStorm|TestAllClusters|TestMillionPods' ./test/crash -times=$(TIMES) -million
 
 .PHONY: soak
@@ -59,7 +59,7 @@ soak: ## Stage faults at random for MINUTES under load, judge all along, and pri
 	$(GO) test -tags crash -count=1 -timeout $$(( $(MINUTES) + 15 ))m -v -run 'TestSoak$$' ./test/crash -minutes=$(MINUTES)
 
 .PHONY: power
-power: ## Open IMAGES files as a power failure may leave them: nothing acknowledged is lost, nothing is corrupt
+power: ## Open IMAGES files as a power failure may leave them: nothing acknowledged is lost
 	$(GO) test -count=1 -timeout 60m -v -run 'TestPower' ./store/bolt -images=$(IMAGES)
 
 .PHONY: bench
@@ -94,7 +94,7 @@ check-deploy: ## Check the manifests, the alert rules and their tests
 	bash test/deploy/check.sh
 
 .PHONY: verify
-verify: ## Prove that generated code is fresh, modules are tidy, macOS has a command line, linters are content
+verify: ## Prove that generated code is fresh, modules are tidy and the linters are content
 	bash test/tools/verify.sh
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/reprieve
 	$(MAKE) lint
