@@ -162,7 +162,7 @@ func (s *shard) observe(sc *shardCluster, p *pod, finished bool, at time.Time) {
 	if e := p.ev; e != nil {
 		m.due = e.due()
 		seen := m.seen
-		e.more().observed = &seen
+		e.edit(func(u *uncommon) { u.observed = &seen })
 		s.closeAhead(sc, e, ClosePodDeleted)
 	} else {
 		s.writeObserved(sc, p, &m, cause)
@@ -228,7 +228,7 @@ func (s *shard) writeObserved(sc *shardCluster, p *pod, m *lateMark, cause Cause
 	seen := m.seen
 	e := &eviction{
 		pod: p, grounds: p.node.share(m.due, &cause), openedAt: instantOf(s.now), state: StateClosed, pending: 1,
-		rest: &evictionWork{evictionRest: evictionRest{observed: &seen}},
+		rest: &evictionWork{evictionRest: evictionRest{uncommon: &uncommon{observed: &seen}}},
 	}
 	v := s.version(e)
 	v.closedAt, v.closeReason = instantOf(s.now), ClosePodDeleted

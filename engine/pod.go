@@ -192,25 +192,67 @@ type evictionWork struct {
 
 // evictionRest is what is stored, or shown to readers, of what few evictions have.
 type evictionRest struct {
-	requests []Request
-	// delivery is never changed in place.
-	delivery *Delivery
-	// holdUntil ends the eviction's hold.
-	holdUntil   time.Time
-	attempts    uint32
-	noAnswers   uint32
+	// delivery and uncommon are never changed in place; versions share them.
+	delivery    *Delivery
+	uncommon    *uncommon
 	notBefore   instant
 	firstSentAt instant
 	lastSentAt  instant
 	resultAt    instant
 	confirmBy   instant
+	attempts    uint32
+	noAnswers   uint32
 	lastOutcome Outcome
+}
+
+// uncommon is what most evictions do without even while an order of theirs is out.
+type uncommon struct {
+	requests []Request
+	// holdUntil ends the eviction's hold.
+	holdUntil time.Time
+	// lastMessage came with the last outcome.
 	lastMessage string
 	// firstDue is the due instant it was opened with, once that has moved.
 	firstDue time.Time
 	observed *Observation
 	// whole is all of a version that was made of a record.
 	whole *EvictionRecord
+}
+
+// none is what evictions have that have nothing uncommon.
+var none uncommon
+
+// uncommonly is what the eviction has that most do without, for reading.
+func (e *eviction) uncommonly() *uncommon {
+	if e.rest == nil || e.rest.uncommon == nil {
+		return &none
+	}
+	return e.rest.uncommon
+}
+
+// edit changes what is uncommon: versions keep what they have.
+func (e *eviction) edit(change func(*uncommon)) { e.more().edit(change) }
+
+func (m *evictionRest) edit(change func(*uncommon)) {
+	var u uncommon
+	if m.uncommon != nil {
+		u = *m.uncommon
+	}
+	change(&u)
+	m.uncommon = &u
+}
+
+// holdUntil and say change what is often set to what it is.
+func (m *evictionRest) holdUntil(t time.Time) {
+	if u := m.uncommon; u != nil && !u.holdUntil.Equal(t) || u == nil && !t.IsZero() {
+		m.edit(func(u *uncommon) { u.holdUntil = t })
+	}
+}
+
+func (m *evictionRest) say(message string) {
+	if u := m.uncommon; u != nil && u.lastMessage != message || u == nil && message != "" {
+		m.edit(func(u *uncommon) { u.lastMessage = message })
+	}
 }
 
 // sc is the shard's part of the eviction's cluster, for the shard alone. The pod,
@@ -238,12 +280,7 @@ func (e *eviction) attempts() uint32 {
 	return e.rest.attempts
 }
 
-func (e *eviction) requests() []Request {
-	if e.rest == nil {
-		return nil
-	}
-	return e.rest.requests
-}
+func (e *eviction) requests() []Request { return e.uncommonly().requests }
 
 func (e *eviction) delivery() *Delivery {
 	if e.rest == nil {
@@ -288,11 +325,13 @@ func (e *eviction) restore(r *EvictionRecord) {
 	}
 	e.rest = &evictionWork{
 		evictionRest: evictionRest{
-			requests: r.Requests, delivery: r.Delivery, attempts: r.Attempts, noAnswers: r.NoAnswers,
-			notBefore: instantOf(r.NotBefore), lastOutcome: r.LastOutcome, lastMessage: r.LastMessage,
+			delivery: r.Delivery, attempts: r.Attempts, noAnswers: r.NoAnswers,
+			notBefore: instantOf(r.NotBefore), lastOutcome: r.LastOutcome,
 			firstSentAt: instantOf(r.FirstSentAt), lastSentAt: instantOf(r.LastSentAt), resultAt: instantOf(r.ResultAt), confirmBy: instantOf(r.ConfirmBy),
-			firstDue: r.FirstDue,
 		},
+	}
+	if len(r.Requests) > 0 || r.LastMessage != "" || !r.FirstDue.IsZero() {
+		e.rest.uncommon = &uncommon{requests: r.Requests, lastMessage: r.LastMessage, firstDue: r.FirstDue}
 	}
 }
 

@@ -152,7 +152,7 @@ func (s *shard) request(sc *shardCluster, p *pod, r EvictionRequest) error {
 		s.openRequested(sc, p, list)
 		return nil
 	}
-	p.ev.more().requests = list
+	p.ev.edit(func(u *uncommon) { u.requests = list })
 	sc.requested[p.ev] = struct{}{}
 	s.put(sc, p.ev)
 	s.decide(sc, p)
@@ -169,7 +169,7 @@ func (s *shard) openRequested(sc *shardCluster, p *pod, list []Request) {
 		}
 	}
 	e := s.opened(sc, p, p.node.share(requestDue(first), &Cause{Kind: CauseRequest, RequestID: first.ID, Requester: first.Requester}))
-	e.more().requests = list
+	e.edit(func(u *uncommon) { u.requests = list })
 	if p.quietUntil > instantOf(s.now) {
 		// An executor has just reported the pod gone; it is not to be sent for again at once.
 		e.rest.notBefore = p.quietUntil
@@ -190,8 +190,8 @@ func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) 
 	if i < 0 {
 		return nil
 	}
-	e.rest.requests = slices.Delete(slices.Clone(e.requests()), i, i+1)
-	if len(e.rest.requests) == 0 {
+	e.edit(func(u *uncommon) { u.requests = slices.Delete(slices.Clone(u.requests), i, i+1) })
+	if len(e.requests()) == 0 {
 		delete(sc.requested, e)
 	}
 	s.put(sc, e)
@@ -203,7 +203,7 @@ func (s *shard) withdrawRequest(sc *shardCluster, p *pod, requester, id string) 
 // dropRequests takes the requests off an eviction that is over with its node
 // (D15). Those that come until its executor answers are for what comes next.
 func (s *shard) dropRequests(sc *shardCluster, e *eviction) {
-	e.rest.requests = nil
+	e.edit(func(u *uncommon) { u.requests = nil })
 	delete(sc.requested, e)
 }
 

@@ -194,7 +194,7 @@ func (sc *shardCluster) set(e *eviction, state State, hold Hold, until time.Time
 	}
 	e.state, e.hold = state, hold
 	if e.rest != nil || !until.IsZero() {
-		e.more().holdUntil = until
+		e.more().holdUntil(until)
 	}
 	sc.count(e, 1)
 }

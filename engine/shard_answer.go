@@ -82,7 +82,8 @@ func (s *shard) conclude(sc *shardCluster, e *eviction, res Result) {
 	s.returnCredit(sc.dispatcher, m.link)
 	s.core.observer.Result(sc.name, res.Outcome, s.now.Sub(d.SentAt))
 	m.delivery, m.link = nil, nil
-	m.resultAt, m.lastOutcome, m.lastMessage = instantOf(s.now), res.Outcome, res.Message
+	m.resultAt, m.lastOutcome = instantOf(s.now), res.Outcome
+	m.say(res.Message)
 	s.heap.disarm(e)
 	if res.Outcome != OutcomeNoAnswer {
 		m.noAnswers = 0

@@ -231,8 +231,8 @@ func (s *shard) reschedule(sc *shardCluster, e *eviction, d *Decision) {
 	s.withdraw(sc, e)
 	s.heap.disarm(e)
 	s.unindex(sc, e)
-	if due := e.due(); !due.Equal(d.Due) && (e.rest == nil || e.rest.firstDue.IsZero()) {
-		e.more().firstDue = due
+	if due := e.due(); !due.Equal(d.Due) && e.uncommonly().firstDue.IsZero() {
+		e.edit(func(u *uncommon) { u.firstDue = due })
 	}
 	e.grounds = e.pod.node.share(d.Due, &cause)
 	s.reindex(sc, e)
@@ -288,7 +288,8 @@ func (s *shard) close(sc *shardCluster, e *eviction, reason CloseReason, cause C
 	}
 	v := s.lastVersion(e)
 	if v.rest != nil {
-		v.rest.delivery, v.rest.confirmBy, v.rest.notBefore, v.rest.holdUntil = nil, 0, 0, time.Time{}
+		v.rest.delivery, v.rest.confirmBy, v.rest.notBefore = nil, 0, 0
+		v.rest.holdUntil(time.Time{})
 	}
 	v.closedAt, v.closeReason, v.cancelCause = instantOf(s.now), reason, cause
 	e.pending++

@@ -36,13 +36,13 @@ func VersionOf(r *EvictionRecord) *Version {
 		o := *r.Observed
 		c.Observed = &o
 	}
-	return &Version{revision: r.Revision, rest: &evictionRest{whole: &c}}
+	return &Version{revision: r.Revision, rest: &evictionRest{uncommon: &uncommon{whole: &c}}}
 }
 
 // Seq is the eviction's sequence.
 func (v *Version) Seq() uint64 {
 	if v.ev == nil {
-		return v.rest.whole.Seq
+		return v.rest.uncommon.whole.Seq
 	}
 	return v.ev.seq()
 }
@@ -50,7 +50,7 @@ func (v *Version) Seq() uint64 {
 // UID is that of the eviction's pod.
 func (v *Version) UID() string {
 	if v.ev == nil {
-		return v.rest.whole.UID
+		return v.rest.uncommon.whole.UID
 	}
 	return v.ev.pod.uid
 }
@@ -67,7 +67,7 @@ func (v *Version) Record() *EvictionRecord {
 func (v *Version) Fill(r *EvictionRecord) {
 	e, g := v.ev, v.grounds
 	if e == nil {
-		*r = *v.rest.whole
+		*r = *v.rest.uncommon.whole
 		r.Revision = v.revision
 		return
 	}
@@ -78,11 +78,14 @@ func (v *Version) Fill(r *EvictionRecord) {
 		ClosedAt: v.closedAt.time(), CloseReason: v.closeReason, CancelCause: v.cancelCause, Revision: v.revision,
 	}
 	if m := v.rest; m != nil {
-		r.HoldUntil, r.Requests, r.Delivery, r.Attempts, r.NoAnswers = m.holdUntil, m.requests, m.delivery, m.attempts, m.noAnswers
-		r.NotBefore, r.LastOutcome, r.LastMessage = m.notBefore.time(), m.lastOutcome, m.lastMessage
+		r.Delivery, r.Attempts, r.NoAnswers = m.delivery, m.attempts, m.noAnswers
+		r.NotBefore, r.LastOutcome = m.notBefore.time(), m.lastOutcome
 		r.FirstSentAt, r.LastSentAt = m.firstSentAt.time(), m.lastSentAt.time()
 		r.ResultAt, r.ConfirmBy = m.resultAt.time(), m.confirmBy.time()
-		r.FirstDue, r.Observed = m.firstDue, m.observed
+		if u := m.uncommon; u != nil {
+			r.Requests, r.HoldUntil, r.LastMessage = u.requests, u.holdUntil, u.lastMessage
+			r.FirstDue, r.Observed = u.firstDue, u.observed
+		}
 	}
 }
 
@@ -100,7 +103,7 @@ func (s *shard) version(e *eviction) *Version {
 // lastVersion is version of an eviction that closes. What few evictions have
 // becomes the version's, unless it may yet be read.
 func (s *shard) lastVersion(e *eviction) *Version {
-	if e.rest == nil || len(e.rest.requests) > 0 {
+	if e.rest == nil || len(e.requests()) > 0 {
 		// Who asked for an eviction may yet read it. Of others only the version is read,
 		// and lists may have them until they are swept.
 		return s.version(e)
