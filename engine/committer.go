@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/reprieve-dev/reprieve/internal/clock"
 	"github.com/reprieve-dev/reprieve/internal/failpoint"
 )
 
@@ -13,6 +14,8 @@ const (
 	maxBatchChanges = 5000
 	// clusterTurn is how many changes one cluster puts into a batch before the next has its turn.
 	clusterTurn = 500
+	// manyChanges are worth a transaction of their own at once.
+	manyChanges = 500
 	// pruneLimit bounds what one transaction removes from history.
 	pruneLimit = 5000
 )
@@ -49,6 +52,9 @@ func (p *pending) change() Change {
 type committer struct {
 	core  *core
 	inbox *mailbox[[]pending]
+	// timer puts into rested when it is time for the next transaction.
+	timer  clock.Timer
+	rested chan struct{} // one slot
 
 	// used has slices of changes for shards, told those of acks for tell.
 	used recycler[pending]
@@ -65,6 +71,9 @@ type committer struct {
 	acks     [][]*eviction // what each shard is told of a batch
 	acked    []int         // of how many
 	prune    bool
+	// ended is when the last transaction did, took how long it took.
+	ended time.Time
+	took  time.Duration
 	// firstGood and lastGood are the first and the last time that changes reached
 	// the disk; read by the engine when the goroutine has ended.
 	firstGood, lastGood time.Time
@@ -84,11 +93,19 @@ type queued struct {
 }
 
 func newCommitter(c *core) *committer {
-	return &committer{
+	w := &committer{
 		core: c, inbox: newMailbox[[]pending](&c.activity), queues: map[string]*commitQueue{},
 		acks: make([][]*eviction, c.opts.Shards), acked: make([]int, c.opts.Shards),
 		used: newRecycler[pending](32, 4*flushFrom), told: newRecycler[*eviction](32, 2*maxBatchChanges),
+		rested: make(chan struct{}, 1),
 	}
+	w.timer = c.clock.NewTimer(func() {
+		select {
+		case w.rested <- struct{}{}:
+		default:
+		}
+	})
+	return w
 }
 
 // put queues changes in order. The slice is the committer's from then on.
@@ -100,6 +117,7 @@ func (w *committer) put(items ...pending) {
 }
 
 func (w *committer) run(ctx context.Context) error {
+	defer w.timer.Stop()
 	var spare [][]pending
 	for ctx.Err() == nil {
 		if w.waiting == 0 && !w.prune {
@@ -108,7 +126,11 @@ func (w *committer) run(ctx context.Context) error {
 				return nil
 			}
 			spare = w.enqueue(msgs)
-		} else if msgs := w.inbox.tryTake(spare); msgs != nil {
+		}
+		if w.waiting > 0 && w.waiting < manyChanges && !w.rest(ctx) {
+			return nil
+		}
+		if msgs := w.inbox.tryTake(spare); msgs != nil {
 			spare = w.enqueue(msgs)
 		}
 		if err := w.commitOnce(ctx); err != nil {
@@ -119,6 +141,24 @@ func (w *committer) run(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// rest waits until a transaction may begin; false means that ctx has ended. One costs
+// the same few pages, two syncs and reading what leads to its pages, whether it has
+// one change or a hundred: back to back, those of a steady trickle keep a processor
+// and the garbage collector busy.
+func (w *committer) rest(ctx context.Context) bool {
+	at := w.ended.Add(min(w.took, w.core.opts.CommitRest))
+	if !w.core.clock.Now().Before(at) {
+		return true
+	}
+	w.timer.Reset(at)
+	select {
+	case <-w.rested:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // provenFor is the time over which commits have succeeded.
@@ -237,12 +277,14 @@ func (w *committer) write(ctx context.Context, changes []Change) error {
 	failpoint.Hit(failpoint.CommitBefore)
 	err := w.core.store.Commit(ctx, batch)
 	failpoint.Hit(failpoint.CommitAfter)
-	w.core.observer.Committed(len(changes), w.core.clock.Now().Sub(batch.Now), err)
+	w.ended = w.core.clock.Now()
+	w.took = w.ended.Sub(batch.Now)
+	w.core.observer.Committed(len(changes), w.took, err)
 	if err != nil {
 		return err
 	}
 	w.revision = batch.Revision
-	if w.lastGood = w.core.clock.Now(); w.firstGood.IsZero() {
+	if w.lastGood = w.ended; w.firstGood.IsZero() {
 		w.firstGood = w.lastGood
 	}
 	w.core.ring.publish(batch)

@@ -42,6 +42,10 @@ type Options struct {
 	ReopenBackOff time.Duration
 	// PruneEvery is how often history is brought back within its quotas; default a minute, negative means never.
 	PruneEvery time.Duration
+	// CommitRest is how long the committer rests at most between two transactions
+	// while few changes wait, so that they share one; default not at all. It rests as
+	// long as the last transaction took. On a clock that stands still it must not.
+	CommitRest time.Duration
 	// Jitter spreads a back-off; default is 80 to 120 % of it.
 	Jitter func(time.Duration) time.Duration
 	// NewToken makes a delivery token; default is 128 random bits.

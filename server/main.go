@@ -71,6 +71,7 @@ func Main(p Process, parts Parts) int {
 	}
 	svc, err := New(inv.Config, Deps{
 		Clock: clock.NewReal(), OpenStore: parts.OpenStore, NewAgent: parts.NewAgent, Logger: newLogger(&inv.Config, p.Stderr), Registry: newRegistry(),
+		CommitRest: CommitRest,
 	})
 	if err != nil {
 		return fail(p.Stderr, exitUsage, err)

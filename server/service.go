@@ -67,7 +67,13 @@ type Deps struct {
 	NewAgent NewAgent
 	// Jitter spreads back-offs; nil is the engine's own.
 	Jitter func(time.Duration) time.Duration
+	// CommitRest is the engine's; see [CommitRest].
+	CommitRest time.Duration
 }
+
+// CommitRest is how long the service rests at most between two transactions of its
+// store. An order waits for less than this; the store has half the work.
+const CommitRest = time.Millisecond
 
 // Service is a configured service: engine, gRPC services and what goes with
 // them. [New] makes it, Start begins, Stop ends it.
@@ -113,7 +119,7 @@ func New(conf Config, deps Deps) (*Service, error) {
 		SelfPodUID: conf.SelfPodUID,
 		MaxGap:     time.Duration(conf.MaxGap), FeedTimeout: time.Duration(conf.FeedTimeout),
 		HeartbeatInterval: time.Duration(conf.FeedTimeout) / 3,
-		Observer:          s.metrics, Logger: deps.Logger, OnHealth: s.onHealth, Jitter: deps.Jitter,
+		Observer:          s.metrics, Logger: deps.Logger, OnHealth: s.onHealth, Jitter: deps.Jitter, CommitRest: deps.CommitRest,
 	})
 	deps.Registry.MustRegister(newCollector(s.engine, deps.Clock, deps.Logger))
 	if err := s.buildGRPC(); err != nil {

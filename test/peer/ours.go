@@ -12,6 +12,7 @@ import (
 
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/internal/clock"
+	"github.com/reprieve-dev/reprieve/server"
 	"github.com/reprieve-dev/reprieve/store/bolt"
 	"github.com/reprieve-dev/reprieve/store/mem"
 )
@@ -102,7 +103,7 @@ func benchPolicy(string) engine.PolicyPatch {
 
 func start(ctx context.Context, open engine.StoreOpener) (*ours, error) {
 	o := &ours{acks: newAckSink(), clk: clock.NewReal()}
-	o.eng = engine.New(engine.Options{Clock: o.clk, Open: open, FeedTimeout: -1, ClusterPolicy: benchPolicy})
+	o.eng = engine.New(engine.Options{Clock: o.clk, Open: open, FeedTimeout: -1, ClusterPolicy: benchPolicy, CommitRest: server.CommitRest})
 	return o, o.eng.Start(ctx)
 }
 

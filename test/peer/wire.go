@@ -40,7 +40,7 @@ func startService(ctx context.Context, dir string, open engine.StoreOpener) (*se
 	conf.Defaults = server.ClusterPolicy{Mode: &enforce, UnlimitedRate: &lifted, DisableBlastRadius: &lifted}
 	registry := prometheus.NewRegistry()
 	svc, err := server.New(conf, server.Deps{
-		Clock: clock.NewReal(), Logger: slog.New(slog.DiscardHandler), Registry: registry,
+		Clock: clock.NewReal(), Logger: slog.New(slog.DiscardHandler), Registry: registry, CommitRest: server.CommitRest,
 		OpenStore: func(ctx context.Context, _ server.StoreSettings) (engine.Store, error) { return open(ctx) },
 	})
 	if err != nil {
