@@ -30,9 +30,10 @@ const (
 )
 
 // watchBackoff is how a watch comes back to an API server that was away. Its cap
-// is lower than client-go's, because due evictions wait for it.
+// is a tenth of client-go's, because due evictions wait for it, and the sight of the
+// nodes' heartbeats; a cluster has two agents at most, so that this is no herd.
 func watchBackoff() *wait.Backoff {
-	return &wait.Backoff{Duration: 500 * time.Millisecond, Cap: 8 * time.Second, Steps: 8, Factor: 2, Jitter: 0.5}
+	return &wait.Backoff{Duration: 500 * time.Millisecond, Cap: 3 * time.Second, Steps: 8, Factor: 2, Jitter: 0.5}
 }
 
 // follower lists and watches one resource into a store.
