@@ -283,6 +283,11 @@ func (m *Machine) Node(now time.Time, seen Node) {
 	if !first && m.live {
 		m.compare(n, &before)
 	}
+	if before.Conditions[CondReady] == StatusUnknown && n.Conditions[CondReady] != StatusUnknown {
+		// What was ordered has been shown: the next time it is somebody else's. A node
+		// that is heard again while the order is out may yet be set so.
+		n.ordered.Unknown = false
+	}
 	m.queueForTaint(n)
 	m.touch(n)
 }
@@ -487,9 +492,6 @@ func (m *Machine) judge(n *node) {
 		n.podsPending = false
 		n.grantedAt = time.Time{}
 		n.await(time.Time{})
-		if ready == StatusTrue {
-			n.ordered.Unknown = false
-		}
 	case was == StatusTrue || was == StatusNone:
 		n.podsPending = true
 		m.queueForTaint(n)

@@ -413,6 +413,28 @@ func TestOwnOrderIsNoOtherController(t *testing.T) {
 	}
 }
 
+// An order that is carried out although its node was heard again is no other
+// controller; what comes after the node was ready once more is.
+func TestOwnOrderThatComesLateIsNoOtherController(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b", "c")
+	r.pass(51*time.Second, "b", "c")
+	w, _ := r.m.Want("a")
+	r.m.Ordered("a", w.Ordered)
+	r.pass(time.Second, "a", "b", "c")
+	seen := nodeWith("a", StatusUnknown, 0)
+	seen.ReadyReason = "NodeStatusUnknown"
+	r.m.Node(r.now, seen)
+	if v := r.m.ClusterView(); v.Other != "" {
+		t.Errorf("other controller: %q", v.Other)
+	}
+	r.m.Node(r.now, ready("a"))
+	r.m.Node(r.now, seen)
+	if v := r.m.ClusterView(); v.Other == "" {
+		t.Error("another controller is not noticed")
+	}
+}
+
 func TestViewTellsWhenATaintComes(t *testing.T) {
 	r := newRig(t, DefaultFigures())
 	r.begin("a", "b", "c", "d", "e", "f", "g", "h")
