@@ -73,18 +73,27 @@ func Silence(ctx context.Context, o SimulateOptions, open engine.StoreOpener) ([
 			return nil, err
 		}
 	}
-	for at := time.Duration(0); at < maxSilence && len(waiting) > 0 && !d.over(); at += renewEvery {
+	if err := d.renewWhile(ctx, heard, func() bool { return len(waiting) > 0 && !d.over() }); err != nil {
+		return nil, err
+	}
+	return events, nil
+}
+
+// renewWhile has the nodes that are heard renew their leases, by cluster, for as
+// long as there is more to see, and no longer than a silence is looked at.
+func (d *Driver) renewWhile(ctx context.Context, heard map[string][]string, more func() bool) error {
+	for at := time.Duration(0); at < maxSilence && more(); at += renewEvery {
 		for _, cluster := range slices.Sorted(maps.Keys(heard)) {
 			leases := &engine.LeaseRenewals{Nodes: heard[cluster]}
 			if err := d.Apply(ctx, cluster, engine.Event{Type: engine.EventUpsert, Leases: leases}); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		if err := d.RunUntil(ctx, at+renewEvery); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return events, nil
+	return nil
 }
 
 // silentFrom is when the pods' waits for the silence of nodes begin, by node: when
