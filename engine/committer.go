@@ -43,7 +43,11 @@ func (p *pending) change() Change {
 	if p.other != nil {
 		return *p.other
 	}
-	return Change{Kind: p.kind, Cluster: p.cluster, Eviction: p.version, DropReprieve: p.dropReprieve}
+	c := Change{Kind: p.kind, Cluster: p.cluster, DropReprieve: p.dropReprieve}
+	if p.version != nil {
+		c.Eviction = p.version
+	}
+	return c
 }
 
 // committer makes changes durable: one goroutine, which groups the changes of

@@ -67,7 +67,8 @@ func (w *watchedStore) newDeliveries(b *engine.Batch) (out []*engine.EvictionRec
 		if b.Changes[i].Kind != engine.ChangePutEviction {
 			continue
 		}
-		if e := b.Changes[i].Eviction.Record(); e.State == engine.StateDelivered && !w.saved[e.Delivery.Token] {
+		e := &engine.EvictionRecord{}
+		if b.Changes[i].Eviction.Fill(e); e.State == engine.StateDelivered && !w.saved[e.Delivery.Token] {
 			out = append(out, e)
 		}
 	}

@@ -215,8 +215,6 @@ type uncommon struct {
 	// firstDue is the due instant it was opened with, once that has moved.
 	firstDue time.Time
 	observed *Observation
-	// whole is all of a version that was made of a record.
-	whole *EvictionRecord
 }
 
 // none is what evictions have that have nothing uncommon.

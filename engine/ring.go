@@ -33,8 +33,8 @@ func (r *ring) publish(b *Batch) {
 	defer r.mu.Unlock()
 	var lost *Version
 	for i := range b.Changes {
-		e := b.Changes[i].Eviction
-		if e == nil {
+		e, ok := b.Changes[i].Eviction.(*Version)
+		if !ok {
 			continue
 		}
 		if n := len(r.entries); n < ringSize {

@@ -121,12 +121,24 @@ const (
 	ChangeDeleteHealth
 )
 
+// EvictionVersion is an eviction as one change left it. It never changes, so that a
+// store may keep it.
+type EvictionVersion interface {
+	// Seq is the eviction's sequence.
+	Seq() uint64
+	// UID is that of the eviction's pod.
+	UID() string
+	// Fill writes the version into r. What r then points to is shared and must not be
+	// changed.
+	Fill(r *EvictionRecord)
+}
+
 // Change is one step of a batch. Only the field of its kind is set.
 type Change struct {
 	Kind    ChangeKind
 	Cluster string
 	// Eviction is set for ChangePutEviction, ChangeCloseEviction and ChangeNotify.
-	Eviction     *Version
+	Eviction     EvictionVersion
 	DropReprieve bool
 	// Node is set for ChangePutNode and ChangeDeleteNode (name only).
 	Node *NodeRecord

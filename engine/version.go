@@ -1,13 +1,10 @@
 package engine
 
-import "slices"
-
 // Version is an eviction as one change left it. It takes little room, so that a
 // change costs little until somebody wants to read it, and shares with other
 // versions what they have in common. Once handed to a store it never changes.
 type Version struct {
-	// ev is read only for what of it never changes. It is nil in a version that was
-	// made of a record.
+	// ev is read only for what of it never changes.
 	ev      *eviction
 	grounds *grounds
 	// rest is nil for most; it is the version's own.
@@ -21,39 +18,11 @@ type Version struct {
 	cancelCause CancelCause
 }
 
-// VersionOf returns a version that is r as it is now.
-func VersionOf(r *EvictionRecord) *Version {
-	c := *r
-	c.Requests = slices.Clone(r.Requests)
-	if r.Cause.Toleration != nil {
-		c.Cause.Toleration = r.Cause.Toleration.DeepCopy()
-	}
-	if r.Delivery != nil {
-		d := *r.Delivery
-		c.Delivery = &d
-	}
-	if r.Observed != nil {
-		o := *r.Observed
-		c.Observed = &o
-	}
-	return &Version{revision: r.Revision, rest: &evictionRest{uncommon: &uncommon{whole: &c}}}
-}
+// Seq implements [EvictionVersion].
+func (v *Version) Seq() uint64 { return v.ev.seq() }
 
-// Seq is the eviction's sequence.
-func (v *Version) Seq() uint64 {
-	if v.ev == nil {
-		return v.rest.uncommon.whole.Seq
-	}
-	return v.ev.seq()
-}
-
-// UID is that of the eviction's pod.
-func (v *Version) UID() string {
-	if v.ev == nil {
-		return v.rest.uncommon.whole.UID
-	}
-	return v.ev.pod.uid
-}
+// UID implements [EvictionVersion].
+func (v *Version) UID() string { return v.ev.pod.uid }
 
 // Record returns the version as a record of its own. What the record points to
 // is shared and must not be changed.
@@ -63,14 +32,9 @@ func (v *Version) Record() *EvictionRecord {
 	return r
 }
 
-// Fill is Record into room that the caller has.
+// Fill implements [EvictionVersion]: it is Record into room that the caller has.
 func (v *Version) Fill(r *EvictionRecord) {
 	e, g := v.ev, v.grounds
-	if e == nil {
-		*r = *v.rest.uncommon.whole
-		r.Revision = v.revision
-		return
-	}
 	p := e.pod
 	*r = EvictionRecord{
 		Cluster: g.node.sc.name, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: g.nodeUID,

@@ -231,7 +231,7 @@ func TestSnapshotAmongCommits(t *testing.T) {
 	err = bolt.WriteFile(to, func(w io.Writer) error {
 		_, err := s.(*bolt.Store).WriteSnapshot(t.Context(), writerFunc(func(p []byte) (int, error) {
 			commits++
-			b := &engine.Batch{Revision: uint64(10 + commits), Changes: []engine.Change{{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Eviction("a", uint64(100+commits)))}}}
+			b := &engine.Batch{Revision: uint64(10 + commits), Changes: []engine.Change{{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: storetest.VersionOf(storetest.Eviction("a", uint64(100+commits)))}}}
 			if err := s.Commit(t.Context(), b); err != nil {
 				return 0, err
 			}
@@ -298,7 +298,7 @@ func TestCompact(t *testing.T) {
 	s := open(t, path)
 	var closing []engine.Change
 	for seq := uint64(1); seq <= 1900; seq++ {
-		closing = append(closing, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Closed("a", seq, epoch, true))})
+		closing = append(closing, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(storetest.Closed("a", seq, epoch, true))})
 	}
 	if err := s.Commit(t.Context(), &engine.Batch{Revision: 9, Now: epoch, Changes: closing}); err != nil {
 		t.Fatal(err)

@@ -169,7 +169,7 @@ func (w *writer) remove(c *engine.Change) error {
 }
 
 // encode is the value of an eviction, which is then w.record.
-func (w *writer) encode(v *engine.Version) ([]byte, error) {
+func (w *writer) encode(v engine.EvictionVersion) ([]byte, error) {
 	v.Fill(&w.record)
 	from := len(w.values)
 	values, err := codec.AppendEviction(w.values, &w.record)
@@ -177,7 +177,7 @@ func (w *writer) encode(v *engine.Version) ([]byte, error) {
 	return values[from:len(values):len(values)], err
 }
 
-func (w *writer) putEviction(t *clusterTree, version *engine.Version) error {
+func (w *writer) putEviction(t *clusterTree, version engine.EvictionVersion) error {
 	v, err := w.encode(version)
 	if err != nil {
 		return err

@@ -368,7 +368,7 @@ func TestBadPageLater(t *testing.T) {
 	if _, err := storetest.Load(t.Context(), s); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("load: %v", err)
 	}
-	b := &engine.Batch{Changes: []engine.Change{{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Eviction("a", 1))}}}
+	b := &engine.Batch{Changes: []engine.Change{{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: storetest.VersionOf(storetest.Eviction("a", 1))}}}
 	if err := s.Commit(t.Context(), b); !errors.Is(err, store.ErrDamaged) {
 		t.Errorf("commit: %v", err)
 	}

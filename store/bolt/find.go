@@ -18,7 +18,9 @@ const findKeys = 16384
 // closing. Sequences are given at opening, which is near for most. What is not found
 // near is looked for further only if it is known not to be pruned.
 func (s *Store) HistoryEviction(ctx context.Context, cluster string, seq uint64) (*engine.EvictionRecord, error) {
-	fail := func(err error) error { return fmt.Errorf("read closed eviction %d of cluster %q: %w", seq, cluster, err) }
+	fail := func(err error) error {
+		return fmt.Errorf("read closed eviction %d of cluster %q: %w", seq, cluster, err)
+	}
 	searches := []*search{{class: history.Sent, seq: seq}, {class: history.Early, seq: seq}}
 	for near := true; ; near = false {
 		if err := ctx.Err(); err != nil {

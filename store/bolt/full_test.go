@@ -124,7 +124,7 @@ func batchOf(revision uint64) *engine.Batch {
 	b := &engine.Batch{Revision: revision, Now: epoch}
 	for i := range uint64(perBatch) {
 		r := storetest.Eviction("a", (revision-1)*perBatch+i+1)
-		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(r)})
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: storetest.VersionOf(r)})
 	}
 	return b
 }

@@ -24,9 +24,9 @@ func TestLongScans(t *testing.T) {
 		if i%2 == 0 {
 			r.Due = r.ClosedAt.Add(time.Hour)
 		}
-		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(r)})
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(r)})
 	}
-	b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Eviction("a", total+1))})
+	b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: storetest.VersionOf(storetest.Eviction("a", total+1))})
 	if err := s.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestFindIsNear(t *testing.T) {
 			wait = 1_000_000
 		}
 		r := storetest.Closed("a", seq, epoch.Add(time.Duration(seq)+wait), seq%3 == 0)
-		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(r)})
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(r)})
 	}
 	if err := s.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestPrunedIsLookedForOnce(t *testing.T) {
 		if seq == late {
 			at = epoch
 		}
-		return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Closed("a", seq, at, false))}
+		return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(storetest.Closed("a", seq, at, false))}
 	}
 	b := &engine.Batch{Revision: 1, Now: epoch}
 	for seq := uint64(1); seq <= total; seq++ {
@@ -144,8 +144,8 @@ func TestUnstorableValues(t *testing.T) {
 	open1, closed1, record := storetest.Eviction("a", 1), closed(2), storetest.Cluster("a")
 	open1.State, closed1.CloseReason, record.Policy.Burst = 99, 99, -1
 	for name, c := range map[string]engine.Change{
-		"state":        {Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(open1)},
-		"close reason": {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(closed1)},
+		"state":        {Kind: engine.ChangePutEviction, Cluster: "a", Eviction: storetest.VersionOf(open1)},
+		"close reason": {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(closed1)},
 		"policy":       {Kind: engine.ChangePutCluster, Cluster: "a", Record: record},
 		"node":         {Kind: engine.ChangePutNode, Cluster: "a", Node: &engine.NodeRecord{Name: "n", UID: "\xff"}},
 		"reprieve":     {Kind: engine.ChangePutReprieve, Cluster: "a", Reprieve: &engine.ReprieveRecord{UID: "u", Pod: "\xff"}},

@@ -41,8 +41,8 @@ func populate(t *testing.T, path string, n int) {
 	}}
 	for i := range n {
 		b.Changes = append(b.Changes,
-			engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(storetest.Eviction("a", uint64(2*i+1)))},
-			engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(closed(2*i + 2))})
+			engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: storetest.VersionOf(storetest.Eviction("a", uint64(2*i+1)))},
+			engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(closed(2*i + 2))})
 	}
 	if err := s.Commit(t.Context(), b); err != nil {
 		t.Fatal(err)

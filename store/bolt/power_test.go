@@ -114,17 +114,17 @@ func (w *workload) change(cluster string) engine.Change {
 		if k == 0 {
 			e.LastMessage = strings.Repeat("a long refusal ", 1000)
 		}
-		return engine.Change{Kind: engine.ChangePutEviction, Cluster: cluster, Eviction: engine.VersionOf(e)}
+		return engine.Change{Kind: engine.ChangePutEviction, Cluster: cluster, Eviction: storetest.VersionOf(e)}
 	case k < 55:
 		e := storetest.Eviction(cluster, 1+w.r.Uint64N(w.seq[cluster]+1))
 		w.seq[cluster] = max(w.seq[cluster], e.Seq)
 		e.Attempts = w.r.Uint32N(9)
-		return engine.Change{Kind: engine.ChangePutEviction, Cluster: cluster, Eviction: engine.VersionOf(e)}
+		return engine.Change{Kind: engine.ChangePutEviction, Cluster: cluster, Eviction: storetest.VersionOf(e)}
 	case k < 85:
 		seq := 1 + w.r.Uint64N(w.seq[cluster]+1)
 		w.seq[cluster] = max(w.seq[cluster], seq)
 		e := storetest.Closed(cluster, seq, epoch.Add(time.Duration(seq)*time.Millisecond), w.r.IntN(2) == 0)
-		return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: cluster, Eviction: engine.VersionOf(e), DropReprieve: true}
+		return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: cluster, Eviction: storetest.VersionOf(e), DropReprieve: true}
 	case k < 92:
 		return engine.Change{Kind: engine.ChangePutNode, Cluster: cluster, Node: storetest.Node(cluster, name)}
 	case k < 95:

@@ -38,7 +38,7 @@ func batch(revision uint64, n int) *engine.Batch {
 	b := &engine.Batch{Revision: revision}
 	for i := range n {
 		r := storetest.Eviction("a", uint64(i+1))
-		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: engine.VersionOf(r)})
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangePutEviction, Cluster: "a", Eviction: storetest.VersionOf(r)})
 	}
 	return b
 }
@@ -112,7 +112,7 @@ func TestPruneAndLoadFail(t *testing.T) {
 	))
 	s := open(t, o)
 	closed := storetest.Closed("a", 1, time.Unix(10, 0), false)
-	if err := s.Commit(t.Context(), &engine.Batch{Revision: 1, Changes: []engine.Change{{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(closed)}}}); err != nil {
+	if err := s.Commit(t.Context(), &engine.Batch{Revision: 1, Changes: []engine.Change{{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(closed)}}}); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := s.Prune(t.Context(), "a", time.Unix(20, 0), engine.HistoryQuotas{}, 9); n != 0 || !errors.Is(err, fault.ErrInjected) {

@@ -60,7 +60,7 @@ type cluster struct {
 
 type closed struct {
 	at      history.Position
-	version *engine.Version
+	version engine.EvictionVersion
 }
 
 func newCluster() *cluster {
@@ -130,7 +130,7 @@ type snapshot struct {
 	nodes     *btree.BTreeG[*engine.NodeRecord]
 	healths   *btree.BTreeG[*engine.NodeHealthRecord]
 	reprieves *btree.BTreeG[*engine.ReprieveRecord]
-	open      []*engine.Version
+	open      []engine.EvictionVersion
 }
 
 func visit(ctx context.Context, v engine.Visitor, name string, c snapshot) error {
@@ -254,8 +254,10 @@ func (d *Data) apply(c *cluster, ch *engine.Change) *cluster {
 }
 
 // read is an eviction as it is stored: its cluster is where it is.
-func read(cluster string, v *engine.Version) *engine.EvictionRecord {
-	r := record.Eviction(v.Record())
+func read(cluster string, v engine.EvictionVersion) *engine.EvictionRecord {
+	r := &engine.EvictionRecord{}
+	v.Fill(r)
+	r = record.Eviction(r)
 	r.Cluster = cluster
 	return r
 }

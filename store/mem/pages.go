@@ -15,11 +15,11 @@ const pageSize = 256
 type pages map[uint64]*page
 
 type page struct {
-	versions [pageSize]*engine.Version
+	versions [pageSize]engine.EvictionVersion
 	used     int
 }
 
-func (p pages) put(v *engine.Version) {
+func (p pages) put(v engine.EvictionVersion) {
 	seq := v.Seq()
 	at := p[seq/pageSize]
 	if at == nil {
@@ -44,7 +44,7 @@ func (p pages) remove(seq uint64) {
 }
 
 // all returns what is there in the order of sequence.
-func (p pages) all() (out []*engine.Version) {
+func (p pages) all() (out []engine.EvictionVersion) {
 	for _, n := range slices.Sorted(maps.Keys(p)) {
 		for _, v := range p[n].versions {
 			if v != nil {

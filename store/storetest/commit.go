@@ -130,7 +130,7 @@ func badChanges(h *harness) {
 		"no kind":                   {Cluster: "a"},
 		"no eviction":               {Kind: engine.ChangePutEviction, Cluster: "a"},
 		"eviction without sequence": putEviction(Eviction("a", 0)),
-		"closing without a UID":     {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: engine.VersionOf(&engine.EvictionRecord{Seq: 1})},
+		"closing without a UID":     {Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: VersionOf(&engine.EvictionRecord{Seq: 1})},
 		"no node":                   {Kind: engine.ChangePutNode, Cluster: "a"},
 		"node without name":         deleteNode("a", ""),
 		"no health":                 {Kind: engine.ChangePutHealth, Cluster: "a"},

@@ -38,7 +38,7 @@ var loadCases = []suiteCase{
 	}},
 	{"meta follows the last commit", func(h *harness) {
 		h.commit(putNode(Node("a", "n")))
-		h.commit(engine.Change{Kind: engine.ChangeNotify, Cluster: "a", Eviction: engine.VersionOf(Eviction("a", 1))})
+		h.commit(engine.Change{Kind: engine.ChangeNotify, Cluster: "a", Eviction: VersionOf(Eviction("a", 1))})
 		for range 2 {
 			if diff := Diff(engine.Meta{Revision: 2, ClockFloor: at(2)}, h.load().Meta); diff != "" {
 				h.Errorf("meta (-want +got):\n%s", diff)

@@ -44,11 +44,11 @@ func (m *model) apply(b *engine.Batch) {
 		}
 		switch ch.Kind {
 		case engine.ChangePutEviction:
-			c.open[ch.Eviction.Seq()] = ch.Eviction.Record()
+			c.open[ch.Eviction.Seq()] = recordOf(ch.Eviction)
 			c.lastSeq = max(c.lastSeq, ch.Eviction.Seq())
 		case engine.ChangeCloseEviction:
 			delete(c.open, ch.Eviction.Seq())
-			c.closed = append(c.closed, ch.Eviction.Record())
+			c.closed = append(c.closed, recordOf(ch.Eviction))
 			c.lastSeq = max(c.lastSeq, ch.Eviction.Seq())
 			if ch.DropReprieve {
 				delete(c.reprieves, ch.Eviction.UID())
@@ -225,7 +225,7 @@ func drawChange(rt *rapid.T, cluster string, seq map[string]uint64) engine.Chang
 		if rapid.IntRange(0, 3).Draw(rt, "forget") == 0 {
 			return forget(cluster)
 		}
-		return engine.Change{Kind: engine.ChangeNotify, Cluster: "notified", Eviction: engine.VersionOf(Eviction(cluster, 1))}
+		return engine.Change{Kind: engine.ChangeNotify, Cluster: "notified", Eviction: VersionOf(Eviction(cluster, 1))}
 	default:
 		seq[cluster]++
 		c := closeEviction(Closed(cluster, seq[cluster], at(rapid.IntRange(0, 40).Draw(rt, "closed")), rapid.Bool().Draw(rt, "early")))

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/reprieve-dev/reprieve/engine"
@@ -115,12 +116,49 @@ func figures() health.Figures {
 
 // The changes.
 
+// version is an eviction's version that was made of a record.
+type version struct{ record *engine.EvictionRecord }
+
+// VersionOf returns a version that is r as it is now.
+func VersionOf(r *engine.EvictionRecord) engine.EvictionVersion {
+	c := *r
+	c.Requests = slices.Clone(r.Requests)
+	if r.Cause.Toleration != nil {
+		c.Cause.Toleration = r.Cause.Toleration.DeepCopy()
+	}
+	if r.Delivery != nil {
+		d := *r.Delivery
+		c.Delivery = &d
+	}
+	if r.Observed != nil {
+		o := *r.Observed
+		c.Observed = &o
+	}
+	return version{&c}
+}
+
+// Seq implements [engine.EvictionVersion].
+func (v version) Seq() uint64 { return v.record.Seq }
+
+// UID implements [engine.EvictionVersion].
+func (v version) UID() string { return v.record.UID }
+
+// Fill implements [engine.EvictionVersion].
+func (v version) Fill(r *engine.EvictionRecord) { *r = *v.record }
+
+// recordOf is the version as a record of its own.
+func recordOf(v engine.EvictionVersion) *engine.EvictionRecord {
+	r := &engine.EvictionRecord{}
+	v.Fill(r)
+	return r
+}
+
 func putEviction(r *engine.EvictionRecord) engine.Change {
-	return engine.Change{Kind: engine.ChangePutEviction, Cluster: r.Cluster, Eviction: engine.VersionOf(r)}
+	return engine.Change{Kind: engine.ChangePutEviction, Cluster: r.Cluster, Eviction: VersionOf(r)}
 }
 
 func closeEviction(r *engine.EvictionRecord) engine.Change {
-	return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: r.Cluster, Eviction: engine.VersionOf(r)}
+	return engine.Change{Kind: engine.ChangeCloseEviction, Cluster: r.Cluster, Eviction: VersionOf(r)}
 }
 
 func putNode(r *engine.NodeRecord) engine.Change {
