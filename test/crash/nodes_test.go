@@ -109,9 +109,13 @@ func (r *nodeRun) life() {
 	point, n, until := "", 0, longLife
 	if !long {
 		points := slices.Concat(failpoint.All(), failpoint.Nodes(), failpoint.Nodes(), failpoint.Nodes())
-		point, n, until = points[r.rng.IntN(len(points))], 1+r.rng.IntN(4), lifetime
-		if point == failpoint.Reload {
+		point, n, until = points[r.rng.IntN(len(points))], 1+r.rng.IntN(10), lifetime
+		switch {
+		case point == failpoint.Reload:
 			n = 1
+		case slices.Contains(failpoint.Nodes(), point):
+			// Orders for nodes are few.
+			n, until = 1+r.rng.IntN(2), 2*lifetime
 		}
 	}
 	r.p.shift(0)
@@ -121,9 +125,11 @@ func (r *nodeRun) life() {
 	f, err := r.connect(ctx, l)
 	if err == nil {
 		r.load(l, until, long)
+	} else {
+		l.wait(lifetime)
 	}
 	switch {
-	case l.wait(0):
+	case l.wait(10 * time.Millisecond):
 		r.met[point]++
 	case long && r.j.silences() > 0:
 		r.met["after a silence"]++
