@@ -100,7 +100,7 @@ func newCommitter(c *core) *committer {
 	w := &committer{
 		core: c, inbox: newMailbox[[]pending](&c.activity), queues: map[string]*commitQueue{},
 		acks: make([][]*eviction, c.opts.Shards), acked: make([]int, c.opts.Shards),
-		used: newRecycler[pending](32, 4*flushFrom), told: newRecycler[*eviction](32, 2*maxBatchChanges),
+		used: newRecycler[pending](c.opts.Shards, 4*flushFrom), told: newRecycler[*eviction](c.opts.Shards, 2*maxBatchChanges),
 		rested: make(chan struct{}, 1),
 	}
 	w.timer = c.clock.NewTimer(func() {
