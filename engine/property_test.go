@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -95,10 +96,10 @@ type rig struct {
 type gated struct {
 	at   time.Time
 	seqs map[uint64]bool
-	// revisions are those of all that is open once the barrier is through, by
-	// sequence; nil until the next step. One that is written again by the time that it
-	// may leave has its own way, behind that commit.
-	revisions map[uint64]uint64
+	// through has all that is open once the barrier is through, by sequence; nil until
+	// the next step. One that is written again by the time that it may leave, or that
+	// leaves on other grounds since a commit was held, has its own way.
+	through map[uint64]*engine.EvictionRecord
 	// last is the one of them that left last.
 	last *engine.EvictionRecord
 }
@@ -742,24 +743,24 @@ func (r *rig) opensGate() {
 
 // gateOpened notes what there is once a barrier is through.
 func (r *rig) gateOpened() {
-	if r.during != nil || r.gated.revisions != nil || !r.gated.at.Equal(r.m.now) {
+	if r.during != nil || r.gated.through != nil || !r.gated.at.Equal(r.m.now) {
 		return
 	}
 	r.flush()
-	r.gated.revisions = map[uint64]uint64{}
+	r.gated.through = map[uint64]*engine.EvictionRecord{}
 	for _, e := range r.open() {
-		r.gated.revisions[e.Seq] = e.Revision
+		r.gated.through[e.Seq] = e
 	}
 }
 
 // ungateRewritten forgets those of which something was written since, in the same instant.
 func (r *rig) ungateRewritten() {
-	if r.gated.revisions == nil || !r.gated.at.Equal(r.m.now) {
+	if r.gated.through == nil || !r.gated.at.Equal(r.m.now) {
 		return
 	}
 	r.flush()
 	for _, e := range r.open() {
-		if e.Revision != r.gated.revisions[e.Seq] {
+		if was := r.gated.through[e.Seq]; was == nil || was.Revision != e.Revision {
 			delete(r.gated.seqs, e.Seq)
 		}
 	}
@@ -768,6 +769,9 @@ func (r *rig) ungateRewritten() {
 // judgePlace looks at an order's place among those that one barrier let go (I8).
 func (r *rig) judgePlace(e *engine.EvictionRecord) {
 	if !r.gated.at.Equal(r.m.now) || !r.gated.seqs[e.Seq] {
+		return
+	}
+	if was := r.gated.through[e.Seq]; was != nil && !reflect.DeepEqual(was.Cause, e.Cause) {
 		return
 	}
 	if last := r.gated.last; last != nil && (e.Due.Before(last.Due) || e.Due.Equal(last.Due) && e.Seq < last.Seq) {
