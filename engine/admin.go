@@ -11,13 +11,9 @@ import (
 // withCluster runs f with the cluster's lock held and waits until what f
 // started calls done.
 func (g *Engine) withCluster(ctx context.Context, name string, f func(c *core, cl *cluster, done func()) error) error {
-	c, err := g.current()
+	c, cl, err := g.find(name)
 	if err != nil {
 		return err
-	}
-	cl := c.cluster(name)
-	if cl == nil {
-		return fmt.Errorf("%w: %q", ErrClusterUnknown, name)
 	}
 	done := make(chan struct{})
 	cl.mu.Lock()

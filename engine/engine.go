@@ -301,6 +301,20 @@ func (g *Engine) current() (*core, error) {
 	return nil, ErrUnavailable
 }
 
+// find returns the core and the cluster of that name. Errors: ErrClusterUnknown, and
+// those of current.
+func (g *Engine) find(name string) (*core, *cluster, error) {
+	c, err := g.current()
+	if err != nil {
+		return nil, nil, err
+	}
+	cl := c.cluster(name)
+	if cl == nil {
+		return nil, nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
+	}
+	return c, cl, nil
+}
+
 // WaitServing waits until the engine serves.
 func (g *Engine) WaitServing(ctx context.Context) error {
 	for {

@@ -172,12 +172,9 @@ func (d *Decision) without(step int) string {
 // start now, beside the taints that are there. It changes nothing. Only pods on
 // the nodes named are looked at, in namespace if it is set.
 func (g *Engine) Simulate(ctx context.Context, name string, taints []HypotheticalTaint, namespace string) ([]SimulatedPod, time.Time, error) {
-	c, err := g.current()
+	c, _, err := g.find(name)
 	if err != nil {
 		return nil, time.Time{}, err
-	}
-	if c.cluster(name) == nil {
-		return nil, time.Time{}, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
 	}
 	byNode := map[string][]HypotheticalTaint{}
 	for _, t := range taints {

@@ -133,13 +133,9 @@ func (cl *cluster) checkHealth(next *Policy) error {
 // ExplainNode returns all that is known of a node. Errors: ErrClusterUnknown,
 // ErrNodeUnknown, ErrUnavailable.
 func (g *Engine) ExplainNode(ctx context.Context, name, node string) (*NodeExplanation, error) {
-	c, err := g.current()
+	c, cl, err := g.find(name)
 	if err != nil {
 		return nil, err
-	}
-	cl := c.cluster(name)
-	if cl == nil {
-		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
 	}
 	var st *NodeStatus
 	err = c.ask(ctx, c.shardOf(name, node), func(s *shard) {

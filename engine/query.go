@@ -304,12 +304,9 @@ func (g *Engine) Get(ctx context.Context, id string) (*EvictionRecord, error) {
 // History returns closed evictions, newest first, from disk. All that is no
 // longer among the open ones when it is called is there.
 func (g *Engine) History(ctx context.Context, q HistoryQuery) (HistoryPage, error) {
-	c, err := g.current()
+	c, _, err := g.find(q.Cluster)
 	if err != nil {
 		return HistoryPage{}, err
-	}
-	if c.cluster(q.Cluster) == nil {
-		return HistoryPage{}, fmt.Errorf("%w: %q", ErrClusterUnknown, q.Cluster)
 	}
 	if q.Cursor == "" {
 		if err := c.settled(ctx, q.Cluster); err != nil {
@@ -373,13 +370,9 @@ func (g *Engine) Clusters(ctx context.Context, allowed func(string) bool) ([]*Cl
 
 // Cluster returns one cluster's status. Errors: ErrClusterUnknown, ErrUnavailable.
 func (g *Engine) Cluster(ctx context.Context, name string) (*ClusterStatus, error) {
-	c, err := g.current()
+	c, cl, err := g.find(name)
 	if err != nil {
 		return nil, err
-	}
-	cl := c.cluster(name)
-	if cl == nil {
-		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
 	}
 	return c.status(ctx, cl)
 }
@@ -546,15 +539,12 @@ func (p *shardStatus) addTo(st *ClusterStatus) {
 // Nodes returns a cluster's nodes by name: those with NoExecute taints and those
 // whose health is to change something, or all.
 func (g *Engine) Nodes(ctx context.Context, name string, all bool) ([]NodeStatus, error) {
-	c, err := g.current()
+	c, cl, err := g.find(name)
 	if err != nil {
 		return nil, err
 	}
-	if c.cluster(name) == nil {
-		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, name)
-	}
 	var out []NodeStatus
-	_, healths, err := c.healthStatus(ctx, c.cluster(name), func(string) bool { return true })
+	_, healths, err := c.healthStatus(ctx, cl, func(string) bool { return true })
 	if err != nil {
 		return nil, err
 	}

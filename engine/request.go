@@ -94,13 +94,9 @@ func findRequest(list []Request, requester, id string) int {
 
 // onPod runs f in the shard of a pod and waits until f's done was called.
 func (g *Engine) onPod(ctx context.Context, name string, ref PodRef, f func(*shard, *shardCluster, *pod, func(error))) error {
-	c, err := g.current()
+	c, cl, err := g.find(name)
 	if err != nil {
 		return err
-	}
-	cl := c.cluster(name)
-	if cl == nil {
-		return fmt.Errorf("%w: %q", ErrClusterUnknown, name)
 	}
 	p, err := cl.podFor(ref)
 	if err != nil {

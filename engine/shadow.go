@@ -134,13 +134,9 @@ func (r *ShadowReport) Agreement() (share float64, ok bool) {
 // service evicted itself. Errors: ErrClusterUnknown, ErrInvalid,
 // ErrUnavailable.
 func (g *Engine) ShadowReport(ctx context.Context, q ShadowQuery) (*ShadowReport, error) {
-	c, err := g.current()
+	c, cl, err := g.find(q.Cluster)
 	if err != nil {
 		return nil, err
-	}
-	cl := c.cluster(q.Cluster)
-	if cl == nil {
-		return nil, fmt.Errorf("%w: %q", ErrClusterUnknown, q.Cluster)
 	}
 	j := newShadowJoin(q, c.clock.Now())
 	if !j.report.Since.Before(j.report.Until) {
