@@ -25,12 +25,9 @@ the service does not know is refused without --new-cluster.`,
   reprieve pause prod -n payments --reason "release night"`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
+			cluster, err := a.pausedCluster(args, node)
 			if err != nil {
 				return err
-			}
-			if node != "" && a.flags.namespace != "" {
-				return usagef("--node and -n exclude each other: a pause has one scope")
 			}
 			until, err := end.end(a.Clock.Now())
 			if err != nil {
@@ -77,12 +74,9 @@ keeps back, shows that, and asks; --yes goes on without asking.`,
   reprieve resume prod --dry-run`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cluster, err := a.clusterArg(args)
+			cluster, err := a.pausedCluster(args, node)
 			if err != nil {
 				return err
-			}
-			if node != "" && a.flags.namespace != "" {
-				return usagef("--node and -n exclude each other: a pause has one scope")
 			}
 			req := &reprievev1.ResumeEvictionsRequest{Cluster: cluster, Node: node, Namespace: a.flags.namespace, PauseId: id}
 			return a.admin(cmd.Context(), func(s *session) error { return s.resume(req, yes, dryRun) })
@@ -124,4 +118,12 @@ func (s *session) resume(req *reprievev1.ResumeEvictionsRequest, yes, dryRun boo
 	}
 	_, err = fmt.Fprintf(s.Out, "%s %s: %s released.\n", verb, what, plural(r.GetReleased(), "due eviction", "due evictions"))
 	return err
+}
+
+// pausedCluster is the cluster that a pause or its end is for, if the scope is one.
+func (a *app) pausedCluster(args []string, node string) (string, error) {
+	if node != "" && a.flags.namespace != "" {
+		return "", usagef("--node and -n exclude each other: a pause has one scope")
+	}
+	return a.clusterArg(args)
 }
