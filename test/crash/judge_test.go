@@ -28,22 +28,22 @@ const (
 
 // judge sees what the service does and says what it must not have done.
 type judge struct {
+	findings
 	t *testing.T
 	w *world
 
-	mu         sync.Mutex // guards what follows
-	feed       *feeder
-	paused     time.Time // a pause was acknowledged then; zero while none stands
-	fence      uint64    // of that acknowledgement
-	dues       map[string]map[string]time.Time
-	live       map[string]*order  // by uid
-	gone       map[string]bool    // uids whose eviction was acknowledged
-	early      map[string]leaving // by uid, what was overdue and fresh before this life's feed, and has yet to leave
-	last       leaving            // the last of those that left
-	streams    int                // executor streams of this life
-	spans      []*span            // when the service was synced, one for each feed
-	violations []string
-	counts     figures
+	mu      sync.Mutex // guards what follows
+	feed    *feeder
+	paused  time.Time // a pause was acknowledged then; zero while none stands
+	fence   uint64    // of that acknowledgement
+	dues    map[string]map[string]time.Time
+	live    map[string]*order  // by uid
+	gone    map[string]bool    // uids whose eviction was acknowledged
+	early   map[string]leaving // by uid, what was overdue and fresh before this life's feed, and has yet to leave
+	last    leaving            // the last of those that left
+	streams int                // executor streams of this life
+	spans   []*span            // when the service was synced, one for each feed
+	counts  figures
 	// since is when this feed took over from an earlier one of the same life; zero for the first.
 	since time.Time
 	// thawed is when the service last went on after it stood still.
@@ -82,18 +82,24 @@ func newJudge(t *testing.T, w *world) *judge {
 	return &judge{t: t, w: w, dues: map[string]map[string]time.Time{}, live: map[string]*order{}, gone: map[string]bool{}}
 }
 
-func (j *judge) violation(format string, args ...any) {
+// findings are what a judge has found against the service.
+type findings struct {
+	mu   sync.Mutex // guards list
+	list []string
+}
+
+func (f *findings) violation(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.violations = append(j.violations, text)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.list = append(f.list, text)
 }
 
 // found returns the violations so far.
-func (j *judge) found() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.violations
+func (f *findings) found() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.list
 }
 
 // figures returns what was counted so far.
@@ -287,7 +293,7 @@ func (j *judge) answered(o *order, accepted bool) {
 		j.gone[o.uid] = true
 		j.counts.evicted++
 	case !accepted && !o.doubtful && o.answers == 1 && time.Now().Before(o.deadline.Add(-transit)):
-		j.violations = append(j.violations, fmt.Sprintf("I1: the answer to %s was not taken although its delivery was live: the order left before it was on disk", o.uid))
+		j.violation("I1: the answer to %s was not taken although its delivery was live: the order left before it was on disk", o.uid)
 	}
 }
 
@@ -332,7 +338,7 @@ func (j *judge) recovered(ctx context.Context, l *life) {
 	j.early = early
 	for uid, o := range j.live {
 		if e := open[uid]; o.answers == 0 && (e == nil || e.GetId() != o.eviction || e.GetDelivery() == nil) && now.Before(o.deadline) {
-			j.violations = append(j.violations, fmt.Sprintf("I1: the delivery of %s, which was received, is not on disk: %v", uid, e))
+			j.violation("I1: the delivery of %s, which was received, is not on disk: %v", uid, e)
 		}
 	}
 }

@@ -20,15 +20,15 @@ const grace = 5 * time.Second
 // nodeJudge sees what the service orders for nodes and their pods, carries it out in their world, and says what the
 // rules of node health forbid.
 type nodeJudge struct {
+	findings
 	w *nodeWorld
 
-	mu         sync.Mutex // guards what follows
-	feed       *feeder    // of this life; nil before it has one
-	live       map[string]*order
-	gone       map[string]bool // pods whose eviction was acknowledged
-	unknown    int             // orders of this life that make a node Unknown
-	violations []string
-	counts     nodeFigures
+	mu      sync.Mutex // guards what follows
+	feed    *feeder    // of this life; nil before it has one
+	live    map[string]*order
+	gone    map[string]bool // pods whose eviction was acknowledged
+	unknown int             // orders of this life that make a node Unknown
+	counts  nodeFigures
 }
 
 // nodeFigures are what a run did.
@@ -38,19 +38,6 @@ type nodeFigures struct {
 
 func newNodeJudge(w *nodeWorld) *nodeJudge {
 	return &nodeJudge{w: w, live: map[string]*order{}, gone: map[string]bool{}}
-}
-
-func (j *nodeJudge) violation(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.violations = append(j.violations, text)
-}
-
-func (j *nodeJudge) found() []string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.violations
 }
 
 // begin begins what a feed does; nil a life.
@@ -262,7 +249,7 @@ func (j *nodeJudge) answered(o *order, accepted bool) {
 		j.gone[o.uid] = true
 		j.counts.evicted++
 	case !accepted && o.answers == 1 && time.Now().Before(o.deadline.Add(-transit)):
-		j.violations = append(j.violations, fmt.Sprintf("I1: the answer to %s was not taken although its delivery was live: it is not on disk", o.uid))
+		j.violation("I1: the answer to %s was not taken although its delivery was live: it is not on disk", o.uid)
 	}
 }
 
