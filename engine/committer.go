@@ -75,9 +75,11 @@ type committer struct {
 	acks     [][]*eviction // what each shard is told of a batch
 	acked    []int         // of how many
 	prune    bool
-	// ended is when the last transaction did, took how long it took.
+	// ended is when the last transaction did, took how long it took; full: it had many
+	// changes, so that more of them are probably to come.
 	ended time.Time
 	took  time.Duration
+	full  bool
 	// firstGood and lastGood are the first and the last time that changes reached
 	// the disk; read by the engine when the goroutine has ended.
 	firstGood, lastGood time.Time
@@ -153,7 +155,7 @@ func (w *committer) run(ctx context.Context) error {
 // and the garbage collector busy.
 func (w *committer) rest(ctx context.Context) bool {
 	at := w.ended.Add(min(w.took, w.core.opts.CommitRest))
-	if !w.core.clock.Now().Before(at) {
+	if w.full || !w.core.clock.Now().Before(at) {
 		return true
 	}
 	w.timer.Reset(at)
@@ -282,7 +284,7 @@ func (w *committer) write(ctx context.Context, changes []Change) error {
 	err := w.core.store.Commit(ctx, batch)
 	failpoint.Hit(failpoint.CommitAfter)
 	w.ended = w.core.clock.Now()
-	w.took = w.ended.Sub(batch.Now)
+	w.took, w.full = w.ended.Sub(batch.Now), len(changes) >= manyChanges
 	w.core.observer.Committed(len(changes), w.took, err)
 	if err != nil {
 		return err

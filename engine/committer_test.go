@@ -25,7 +25,7 @@ func (s *slowStore) Commit(_ context.Context, b *Batch) error {
 }
 
 // TestCommitterRests: few changes wait for as long as the last transaction took, but
-// no longer than they may, and share the next; many do not wait; and a committer
+// no longer than they may, and share the next; many do not wait, nor what comes after many; and a committer
 // that ends at its rest begins no transaction.
 func TestCommitterRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -76,6 +76,8 @@ func TestCommitterRests(t *testing.T) {
 		c.committer.put(many...)
 		synctest.Wait()
 		want("many", manyChanges)
+		put(1)
+		want("after many", 1)
 		put(1)
 		cancel()
 		if err := <-ended; err != nil {
