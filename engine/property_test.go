@@ -782,11 +782,17 @@ func (r *rig) judgePlace(e *engine.EvictionRecord) {
 
 func (r *rig) answered(o *replay.Order) {
 	uid := o.UID
+	// Nothing of an earlier answer is to be confirmed any more.
+	delete(r.lingering, uid)
 	switch o.Outcome {
 	case engine.OutcomeEvicted, engine.OutcomeGone:
 		if !r.lingers[o.Pod] {
 			delete(r.m.pods, uid)
 			return
+		}
+		if o.Outcome == engine.OutcomeGone {
+			// Closed, and what was asked for with it; later requests are for what comes next.
+			clear(r.m.pods[uid].requests)
 		}
 		r.lingering[uid] = o.Outcome
 		r.retryAt[uid] = r.m.now.Add(60 * time.Second)
