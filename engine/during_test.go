@@ -235,7 +235,8 @@ func (r *rig) call(f func(*engine.Engine) error, check func(error)) {
 // and of the orders that are, nobody knows that they have not left.
 func (r *rig) crashed(d *during) {
 	r.restore(d.before)
-	r.m.now, r.m.live, r.restarted = d.at, false, true
+	r.m.now, r.m.live = d.at, false
+	r.forgotten()
 	if d.ending != notDone {
 		for _, e := range d.batch {
 			r.unanswered(e.UID, e.Delivery.Token)

@@ -82,7 +82,6 @@ type rig struct {
 	uids   int
 	orders int // orders judged so far
 	ledger
-	restarted bool // since the last list
 	oldTokens []string
 	gated     gated
 	// lingers are pods, by name, that stay although they are reported gone.
@@ -178,14 +177,6 @@ func (r *rig) relist() {
 	r.opensGate()
 	r.must(r.d.Synced(r.ctx, cluster))
 	before := r.m.known
-	for uid, o := range r.lingering {
-		if o == engine.OutcomeGone && r.restarted {
-			// Closed before the restart, which remembers nothing of it.
-			delete(r.lingering, uid)
-			delete(r.retryAt, uid)
-		}
-	}
-	r.restarted = false
 	r.m.list()
 	for name, n := range before {
 		if now := r.m.known[name]; now == nil || now.uid != n.uid {
@@ -447,6 +438,16 @@ func (r *rig) podStep(kind string) {
 	r.show(upsertPod(p))
 }
 
+// forgotten: a restart remembers nothing of what was closed before it.
+func (r *rig) forgotten() {
+	for uid, o := range r.lingering {
+		if o == engine.OutcomeGone {
+			delete(r.lingering, uid)
+			delete(r.retryAt, uid)
+		}
+	}
+}
+
 // gap takes the feed away, lets the cluster change unseen, and lists again.
 func (r *rig) gap(lose func()) {
 	r.flush()
@@ -487,7 +488,7 @@ func (r *rig) restart() {
 		before := r.open()
 		down := rapid.SampledFrom([]int{0, 1, 30, 400}).Draw(r.T, "down")
 		r.must(r.d.Restart(r.ctx, time.Duration(down)*time.Second))
-		r.restarted = true
+		r.forgotten()
 		if after := r.open(); !sameDues(before, after) {
 			r.Fatalf("I2: open before the restart %v, after it %v", describe(before), describe(after))
 		}
