@@ -34,7 +34,7 @@ func flags(inv *Invocation, path *string, out io.Writer) *flag.FlagSet {
 	fs.StringVar(&c.DataDir, "data-dir", c.DataDir, "folder of the data file")
 	fs.StringVar(&c.Listen, "listen", c.Listen, "address of the gRPC services")
 	fs.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "address of metrics, health and profiles over HTTP")
-	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "join the cluster of this kubeconfig file in this process, as `reprieve agent` does")
+	fs.StringVar(&c.Kubeconfig, "kubeconfig", c.Kubeconfig, "join the cluster of this kubeconfig `file` in this process, as reprieve agent does")
 	fs.BoolVar(&c.InCluster, "in-cluster", c.InCluster, "join the cluster that this process runs in, by its pod's service account")
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster that --kubeconfig or --in-cluster joins")
 	fs.StringVar(&c.SelfPodUID, "self-pod-uid", c.SelfPodUID, "UID of the pod that this process runs in; default: $"+selfPodUIDEnv)
