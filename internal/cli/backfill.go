@@ -99,7 +99,11 @@ func (a *app) backfill(ctx context.Context, f backfillFlags) error {
 	plan, err := tolerations.MakePlan(ctx, src)
 	tick.end()
 	if err != nil {
-		return kubeError(err, roleBackfill)
+		role := roleAudit // All that a dry run needs.
+		if f.apply {
+			role = roleBackfill
+		}
+		return kubeError(err, role)
 	}
 	waits := tolerations.Waits{NotReady: f.notReady, Unreachable: f.unreachable}
 	if f.apply {
@@ -117,7 +121,10 @@ func (a *app) backfill(ctx context.Context, f backfillFlags) error {
 	case err != nil:
 		return againError(kubeError(err, roleBackfill))
 	case report.Failed > 0:
-		return againError(fmt.Errorf("%s could not be mended", plural(uint64(report.Failed), "pod", "pods")))
+		return againError(&hintError{
+			err:  fmt.Errorf("%s could not be mended", plural(uint64(report.Failed), "pod", "pods")),
+			hint: "see to what refused them",
+		})
 	}
 	return nil
 }

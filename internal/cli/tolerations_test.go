@@ -83,7 +83,7 @@ func TestAuditAndBackfill(t *testing.T) {
 		return nil
 	}
 	code, out, errs := h.run("backfill", "tolerations", "--apply", "--rate", "1000", "--unreachable-toleration", "10m", "--kubeconfig", kubeconfig)
-	if code != exitFailure || !strings.HasPrefix(errs, "reprieve: backfill tolerations: 1 pod could not be mended; run it again") {
+	if code != exitFailure || !strings.HasPrefix(errs, "reprieve: backfill tolerations: 1 pod could not be mended; see to what refused them, then run it again") {
 		t.Errorf("exit %d, stderr %q", code, errs)
 	}
 	golden(t, "backfill-tolerations.txt", out)
