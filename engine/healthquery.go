@@ -122,12 +122,12 @@ func (cl *cluster) checkHealth(next *Policy) error {
 	}
 	other := cl.last.NodeLifecycle
 	if other == "" && seen.Other != "" && cl.core.clock.Now().Sub(seen.OtherAt) < otherFresh {
-		other = seen.Other
+		other = fmt.Sprintf("%s at %s", seen.Other, day(seen.OtherAt))
 	}
 	if other == "" {
 		return nil
 	}
-	return fmt.Errorf("%w: cluster %q: %s; switch it off (--controllers=*,-node-lifecycle-controller), or force this", ErrOtherController, cl.name, other)
+	return fmt.Errorf("%w: cluster %q: %s; switch it off (--controllers=*,-node-lifecycle-controller), or force this if it is off already", ErrOtherController, cl.name, other)
 }
 
 // ExplainNode returns all that is known of a node. Errors: ErrClusterUnknown,

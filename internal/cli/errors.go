@@ -213,7 +213,7 @@ var reasonHints = map[string]string{
 	client.ReasonPodUnknown:         "check the namespace (-n) and the cluster (--cluster)",
 	client.ReasonPodNotSubject:      "`reprieve explain pod` says why",
 	client.ReasonNodeUnknown:        "`reprieve get nodes --all` lists the cluster's nodes",
-	client.ReasonOtherController:    "switch node-lifecycle-controller off in kube-controller-manager, or add --force",
+	client.ReasonOtherController:    "--force does that",
 	client.ReasonPauseUnknown:       "`reprieve get pauses` lists those in force",
 	client.ReasonRequestUnknown:     "it was withdrawn or its eviction is over; `reprieve history` shows which",
 	client.ReasonRequestConflict:    "use another --request-id",
