@@ -2,6 +2,7 @@ package health
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,6 +234,21 @@ func TestViewOfATaintThatIsFarAway(t *testing.T) {
 		if tv.Taint == NotReadyNoExecute && !tv.At.IsZero() {
 			t.Errorf("it comes at %s", tv.At)
 		}
+	}
+}
+
+// Why a taint does not come is told in words, also where the zone's rate is 0.
+func TestViewOfATaintThatAZoneHolds(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b", "c", "d", "e")
+	for _, name := range []string{"a", "b", "c"} {
+		r.m.Node(r.now, nodeWith(name, StatusFalse, 0))
+	}
+	r.m.Settle(r.now)
+	v, _ := r.m.View("c")
+	want := `; zone "r/z" is PARTIAL_DISRUPTION and lets no node have it as long as it is`
+	if i := slices.IndexFunc(v.Taints, func(tv TaintView) bool { return tv.Taint == NotReadyNoExecute }); i < 0 || !strings.HasSuffix(v.Taints[i].Reason, want) {
+		t.Errorf("taints %+v, want the reason of %s to end with %q", v.Taints, NotReadyNoExecute, want)
 	}
 }
 

@@ -158,7 +158,12 @@ func (m *Machine) taintReason(n *node, t Taint, wanted TaintSet) string {
 	case noExecute.Has(t) && !wanted.Has(t) && n.bad() && !m.disruptedSince.IsZero():
 		return "all zones are fully disrupted: no node has it until one is ready"
 	case noExecute.Has(t) && !wanted.Has(t) && m.coming(n).Has(t):
-		return fmt.Sprintf("%s; zone %q is %s and lets %.3g nodes a second have it", m.reason(n), n.Zone, n.zone.state(&m.figures), m.rate(n.zone))
+		rate := m.rate(n.zone)
+		lets := fmt.Sprintf("%.3g nodes a second have it", rate)
+		if rate == 0 {
+			lets = "no node have it as long as it is"
+		}
+		return fmt.Sprintf("%s; zone %q is %s and lets %s", m.reason(n), n.Zone, n.zone.state(&m.figures), lets)
 	case t == Unschedulable:
 		return fmt.Sprintf("spec.unschedulable is %t", n.Unschedulable)
 	}
@@ -196,7 +201,7 @@ func (m *Machine) whatWouldChange(n *node) (list []string) {
 	}
 	if !n.queuedAt.IsZero() {
 		if ahead := slices.Index(n.zone.waiting(), n); ahead > 0 {
-			add("%d nodes of its zone wait for their NoExecute taint before it", ahead)
+			add("nodes of its zone that wait for their NoExecute taint before it: %d", ahead)
 		}
 	}
 	return list

@@ -210,7 +210,7 @@ var reasonHints = map[string]string{
 	client.ReasonClusterUIDMismatch: "check --cluster-uid; a new cluster takes another name, or the old one's after `reprieve forget`",
 	client.ReasonClusterNotSynced:   "its feed is not live; try again when `reprieve get clusters` shows SYNCED",
 	client.ReasonFeedHeld:           "another feeder holds the cluster; stop it, or take over with a higher --epoch",
-	client.ReasonPodUnknown:         "check the namespace (-n) and the cluster (--cluster)",
+	client.ReasonPodUnknown:         "check the namespace (-n) and the cluster (--cluster); `reprieve history` shows evictions of pods that are gone",
 	client.ReasonPodNotSubject:      "`reprieve explain pod` says why",
 	client.ReasonNodeUnknown:        "`reprieve get nodes --all` lists the cluster's nodes",
 	client.ReasonOtherController:    "--force does that",
