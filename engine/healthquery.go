@@ -91,7 +91,7 @@ func (st *ClusterHealth) warnings() (w []string) {
 	}
 	if !st.HeldSince.IsZero() {
 		add("%d nodes, nearly all that were heard, are silent since shortly before %s: that is taken for the control plane's trouble, "+
-			"so no node becomes Unknown; see \"NodeHealthSilenceHold\" in docs/operations.md", st.Silent, day(st.HeldSince))
+			"so no node becomes Unknown; see \"Nearly all nodes are silent\" in docs/operations.md", st.Silent, day(st.HeldSince))
 	}
 	if !st.StaleSince.IsZero() {
 		add("the feed of leases is behind what a live read showed at %s: no node becomes Unknown until it has caught up", day(st.StaleSince))

@@ -237,6 +237,18 @@ func TestViewOfATaintThatIsFarAway(t *testing.T) {
 	}
 }
 
+// While nearly all nodes are silent none is promised its grace's end.
+func TestN8ViewWhileSilenceIsHeld(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b", "c")
+	r.pass(10*time.Second, "a", "b", "c")
+	r.pass(52 * time.Second)
+	v, _ := r.m.View("a")
+	if len(v.Changes) != 1 || !strings.HasPrefix(v.Changes[0], "nearly all nodes are silent") {
+		t.Errorf("what would change it: %q", v.Changes)
+	}
+}
+
 // Why a taint does not come is told in words, also where the zone's rate is 0.
 func TestViewOfATaintThatAZoneHolds(t *testing.T) {
 	r := newRig(t, DefaultFigures())

@@ -196,6 +196,10 @@ func (m *Machine) whatWouldChange(n *node) (list []string) {
 		add("condition Ready True: its not-ready and unreachable taints go at once")
 	case !m.blindSince.IsZero():
 		add("heartbeats are not known: the node has its whole grace when they are again")
+	case !m.heldSince.IsZero():
+		add("nearly all nodes are silent, so that none is taken for dead: each has its whole grace when more than a few are heard again")
+	case m.stale():
+		add("the leases that are fed are behind: no node becomes Unknown until they have caught up")
 	default:
 		add("no heartbeat for %s: its condition Ready becomes Unknown, and it gets the taint %s", m.graceOf(n), UnreachableNoSchedule)
 	}

@@ -104,7 +104,7 @@ func heartbeatLine(h *reprievev1.NodeHealth, now time.Time) string {
 	}
 	switch {
 	case h.GetSilentTime() == nil && !h.GetSilent():
-		return line + "; the service is blind, so that silence does not count"
+		return line + "; silence does not count as long as the cluster is BLIND, HELD or STALE"
 	case h.GetSilent():
 		return line + "; silent since " + instant(h.GetSilentTime())
 	default:
