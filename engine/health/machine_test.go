@@ -237,6 +237,18 @@ func TestViewOfATaintThatIsFarAway(t *testing.T) {
 	}
 }
 
+// An order for a taint of another cause than condition Ready tells that cause.
+func TestReasonOfAnOrderIsItsTaints(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b")
+	n := ready("a")
+	n.Unschedulable = true
+	r.m.Node(r.now, n)
+	if w, ok := r.m.Want("a"); !ok || w.Reason != "spec.unschedulable is true" {
+		t.Errorf("want %+v", w)
+	}
+}
+
 // While nearly all nodes are silent none is promised its grace's end.
 func TestN8ViewWhileSilenceIsHeld(t *testing.T) {
 	r := newRig(t, DefaultFigures())

@@ -89,8 +89,16 @@ func (m *Machine) Want(name string) (Want, bool) {
 	if w.Ordered == (Ordered{}) {
 		return Want{}, false
 	}
-	w.Reason = m.reason(n)
+	w.Reason = m.orderReason(n, w.Ordered, wanted)
 	return w, true
+}
+
+// orderReason says why an order is given: of one that changes taints alone, the first taint's reason.
+func (m *Machine) orderReason(n *node, o Ordered, wanted TaintSet) string {
+	if changed := (o.Add | o.Remove).List(); len(changed) > 0 && !o.Unknown && !o.MarkPods {
+		return m.taintReason(n, changed[0], wanted)
+	}
+	return m.reason(n)
 }
 
 // Knows reports whether the feed shows the node of that name and UID; an empty UID is any.

@@ -75,7 +75,7 @@ func (a *app) printNode(cluster string, x *reprievev1.ExplainNodeResponse) {
 	if h != nil {
 		s.text("Order", orderLine(h))
 		if h.GetRemovals() > 0 {
-			s.text("Removed", fmt.Sprintf("a taint was taken off %d times by another hand while its reason stood, last %s", h.GetRemovals(), ago(h.GetLastRemovalTime(), now)))
+			s.text("Removed", fmt.Sprintf("a taint was taken off %s by another hand while its reason stood, last %s", plural(uint64(h.GetRemovals()), "time", "times"), ago(h.GetLastRemovalTime(), now)))
 		}
 	}
 	s.block("Node health of the cluster", clusterHealthLines(x.GetClusterHealth(), now)...)
