@@ -332,26 +332,33 @@ func (b *blastGuard) sortAdmitted() {
 }
 
 // has reports whether a node's key has a mark.
-func (n *nodeState) has(key string, mark GuardMark) bool {
-	i := guardOf(n.guards, key)
-	return i >= 0 && n.guards[i].Mark == mark
+func (n *nodeState) has(key string, mark GuardMark) bool { return marked(n.guards, key, mark) }
+
+func marked(guards []Guard, key string, mark GuardMark) bool {
+	i := guardOf(guards, key)
+	return i >= 0 && guards[i].Mark == mark
 }
 
 // blastHold reports whether the blast radius holds a due eviction, and until
 // when: something else may make the pod leave later.
 func (c *clusterConf) blastHold(e *eviction, now time.Time) (held bool, until time.Time) {
+	return c.blastHoldBy(e, e.pod.node.guards, now)
+}
+
+// blastHoldBy is blastHold as it were if the node had these guards.
+func (c *clusterConf) blastHoldBy(e *eviction, guards []Guard, now time.Time) (held bool, until time.Time) {
 	n := e.pod.node
-	if len(n.guards) == 0 || c.policy.DisableBlastRadius || e.cause().Kind != CauseTaint || !n.has(e.cause().Taint.Key, GuardHeld) {
+	if len(guards) == 0 || c.policy.DisableBlastRadius || e.cause().Kind != CauseTaint || !marked(guards, e.cause().Taint.Key, GuardHeld) {
 		return false, time.Time{}
 	}
-	d := Decide(DecideInput{NodeKnown: n.known, Taints: n.force, Guards: n.guards, Policy: &c.policy, Subject: e.pod.subject()})
+	d := Decide(DecideInput{NodeKnown: n.known, Taints: n.force, Guards: guards, Policy: &c.policy, Subject: e.pod.subject()})
 	consider := func(due time.Time) {
 		if until.IsZero() || due.Before(until) {
 			until = due
 		}
 	}
 	for i := range d.Steps {
-		if st := &d.Steps[i]; !st.Ignored && !st.Forever && !n.has(st.Taint.Key, GuardHeld) {
+		if st := &d.Steps[i]; !st.Ignored && !st.Forever && !marked(guards, st.Taint.Key, GuardHeld) {
 			consider(st.Due)
 		}
 	}

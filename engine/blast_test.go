@@ -171,6 +171,27 @@ func TestBlastRadiusHoldsTheRest(t *testing.T) {
 	}
 }
 
+// TestReleaseCountsWhatAnotherKeyMadeDue: with several held keys on a node any of
+// them lets its pods go, not only the one that gives the due instant.
+func TestReleaseCountsWhatAnotherKeyMadeDue(t *testing.T) {
+	f := newField(t, 50)
+	other := mistake + "-2"
+	for _, n := range f.nodes {
+		f.taints[n] = []string{mistake, other}
+		f.show(n)
+	}
+	f.wantSent(f.nodes[:10], time.Second)
+	for _, key := range []string{mistake, other, ""} {
+		if n := f.decide(engine.BlastVerdict{Key: key, ValidateOnly: true}); n != 40 {
+			t.Errorf("releasing %q is to let %d go, not 40", key, n)
+		}
+	}
+	if n := f.decide(engine.BlastVerdict{Key: other}); n != 40 {
+		t.Errorf("released %d", n)
+	}
+	f.wantSent(f.nodes[10:], time.Second)
+}
+
 func TestBlastRadiusRejects(t *testing.T) {
 	f := newField(t, 20)
 	f.taint(mistake, f.nodes...)

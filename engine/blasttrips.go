@@ -171,12 +171,7 @@ func (cl *cluster) tripsFor(v *BlastVerdict) ([]BlastTrip, error) {
 // countBlast counts what a verdict concerns.
 func (s *shard) countBlast(sc *shardCluster, trips []BlastTrip, reject bool) (n int) {
 	if !reject {
-		counts := make([]int, len(trips))
-		s.countHeld(sc, trips, counts)
-		for _, c := range counts {
-			n += c
-		}
-		return n + s.wouldLeave(sc, trips)
+		return s.wouldLetGo(sc, trips) + s.wouldLeave(sc, trips)
 	}
 	for _, node := range sc.nodes {
 		for _, p := range node.pods {
@@ -184,6 +179,30 @@ func (s *shard) countBlast(sc *shardCluster, trips []BlastTrip, reject bool) (n 
 				slices.ContainsFunc(trips, func(t BlastTrip) bool { return t.Key == p.ev.cause().Taint.Key }) {
 				n++
 			}
+		}
+	}
+	return n
+}
+
+// wouldLetGo counts the due evictions that the blast radius holds, and would not
+// without the trips, also those whose due instant another key gives.
+func (s *shard) wouldLetGo(sc *shardCluster, trips []BlastTrip) (n int) {
+	concerns := func(key string) bool {
+		return slices.ContainsFunc(trips, func(t BlastTrip) bool { return t.Key == key })
+	}
+	for e := range sc.active(s.now) {
+		if e.state != StateDue || e.cause().Kind != CauseTaint {
+			continue
+		}
+		if hold, _ := s.held(sc, e); hold != HoldBlastRadius {
+			continue
+		}
+		guards := judged(e.pod.node.guards, concerns, false)
+		if guards == nil {
+			continue
+		}
+		if held, _ := sc.conf.blastHoldBy(e, guards, s.now); !held {
+			n++
 		}
 	}
 	return n
