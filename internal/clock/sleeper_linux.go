@@ -14,8 +14,23 @@ func newSleeper(ring func()) sleeper {
 	if err != nil {
 		return runtimeSleeper(ring)
 	}
-	k := &kernelTimer{fd: fd, file: os.NewFile(uintptr(fd), "timerfd")}
+	k := onPoller(fd)
+	if k == nil {
+		return runtimeSleeper(ring)
+	}
 	go k.run(ring)
+	return k
+}
+
+// onPoller returns a kernel's timer that the runtime's poller watches. It is nil,
+// and the descriptor closed, if the poller does not take it, as when the kernel has
+// no more room for what is polled: a read would not wait then, and nothing be heard.
+func onPoller(fd int) *kernelTimer {
+	k := &kernelTimer{fd: fd, file: os.NewFile(uintptr(fd), "timerfd")}
+	if err := k.file.SetReadDeadline(time.Time{}); err != nil {
+		_ = k.file.Close()
+		return nil
+	}
 	return k
 }
 

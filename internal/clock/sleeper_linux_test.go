@@ -1,10 +1,31 @@
 package clock
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// TestOnPollerRefusesWhatIsNotPolled: of a plain file the poller tells nothing, as of
+// a timer that it had no room for.
+func TestOnPollerRefusesWhatIsNotPolled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := onPoller(fd); k != nil {
+		k.end()
+		t.Error("a sleeper that would never wake was taken")
+	}
+}
 
 // TestKernelTimer arms timers of the real clock in no order: each is called once, none
 // early, none that was stopped; and with the last the clock lets its sleeper go.
