@@ -129,7 +129,7 @@ func New(conf Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	s.setHealth(healthv1.HealthCheckResponse_NOT_SERVING)
-	admin := adminhttp.Config{Registry: deps.Registry, Ready: s.ready, Profiles: conf.Pprof}
+	admin := adminhttp.Config{Registry: deps.Registry, Ready: s.ready, Profiles: conf.Pprof, Logger: deps.Logger}
 	if s.agent != nil {
 		admin.Parts = map[string]func() error{"agent": s.agent.ready}
 	}

@@ -2,6 +2,7 @@ package adminhttp
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/pprof"
 	"time"
@@ -23,12 +24,19 @@ type Config struct {
 	Parts map[string]func() error
 	// Profiles adds profiles.
 	Profiles bool
+	// Logger is told what goes wrong with connections, such as that there are no
+	// more file descriptors; nil is the standard logger.
+	Logger *slog.Logger
 }
 
 // NewServer returns a server of metrics, health and, if asked, profiles, without
 // an address.
 func NewServer(c Config) *http.Server {
-	return &http.Server{Handler: handler(c), ReadHeaderTimeout: headerTimeout}
+	srv := &http.Server{Handler: handler(c), ReadHeaderTimeout: headerTimeout}
+	if c.Logger != nil {
+		srv.ErrorLog = slog.NewLogLogger(c.Logger.Handler(), slog.LevelWarn)
+	}
+	return srv
 }
 
 func handler(c Config) http.Handler {

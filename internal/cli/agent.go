@@ -100,11 +100,11 @@ func (a *app) agent(ctx context.Context, f agentFlags) error {
 	if err != nil {
 		return usagef("%v", err)
 	}
-	return a.runAgent(ctx, run, f.adminListen, reg)
+	return a.runAgent(ctx, run, f.adminListen, adminhttp.Config{Registry: reg, Ready: run.Ready, Logger: log})
 }
 
 // runAgent runs the agent and its HTTP side until one of them ends.
-func (a *app) runAgent(ctx context.Context, run *agent.Agent, adminListen string, reg *prometheus.Registry) error {
+func (a *app) runAgent(ctx context.Context, run *agent.Agent, adminListen string, admin adminhttp.Config) error {
 	group, ctx := errgroup.WithContext(ctx)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -113,7 +113,7 @@ func (a *app) runAgent(ctx context.Context, run *agent.Agent, adminListen string
 		if err != nil {
 			return fmt.Errorf("--admin-listen: %w", err)
 		}
-		srv := adminhttp.NewServer(adminhttp.Config{Registry: reg, Ready: run.Ready})
+		srv := adminhttp.NewServer(admin)
 		group.Go(func() error {
 			if err := srv.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve admin HTTP: %w", err)
