@@ -238,6 +238,7 @@ func (h *healthOwner) handle(m *healthMsg) (stop bool) {
 
 // apply takes what a feed sent at one instant.
 func (h *healthOwner) apply(events []Event, at time.Time) {
+	blind := h.machine.Blind()
 	for i := range events {
 		switch ev := &events[i]; {
 		case ev.Leases != nil:
@@ -250,6 +251,21 @@ func (h *healthOwner) apply(events []Event, at time.Time) {
 		}
 	}
 	h.machine.Settle(at)
+	if blind && !h.machine.Blind() {
+		h.tryAgain()
+	}
+}
+
+// tryAgain lets the orders that failed leave at once: the API server that could not
+// tell of heartbeats failed them too, and is back.
+func (h *healthOwner) tryAgain() {
+	for _, n := range h.byName() {
+		if n.attempts > 0 {
+			n.attempts, n.notBefore = 0, time.Time{}
+			h.review(n)
+			h.store(n)
+		}
+	}
 }
 
 // showed notes whether the feed shows what a node's order says: what differs from

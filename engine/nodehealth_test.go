@@ -438,6 +438,27 @@ func TestFailedNodeOrderBacksOff(t *testing.T) {
 	}
 }
 
+// Orders that failed while nothing was seen of heartbeats leave as soon as something is.
+func TestFailedNodeOrderIsTriedAgainWhenTheAPIServerIsBack(t *testing.T) {
+	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
+	w.nodes["a"].Conditions[health.CondReady] = health.StatusFalse
+	w.send(w.event("a"))
+	for range 5 {
+		for len(w.sink.orders) == 0 {
+			w.advance(time.Second)
+		}
+		w.answer(w.x, w.sink.take()[0].Token, engine.OutcomeFailed)
+	}
+	if x := w.explain("a"); len(w.sink.orders) != 0 || x.Node.Health.Hold != engine.HoldBackingOff {
+		t.Fatalf("%d orders, hold %s, want none and a rest", len(w.sink.orders), x.Node.Health.Hold)
+	}
+	w.renew()
+	w.advance(0)
+	if orders := w.sink.take(); len(orders) != 1 || orders[0].Attempt != 1 {
+		t.Fatalf("once heartbeats are seen: %v, want the order again", orders)
+	}
+}
+
 func TestEnforceIsRefusedBesideAnotherController(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthObserve, "a", "b", "c")
 	w.nodes["a"].Conditions[health.CondReady], w.nodes["a"].ReadyReason = health.StatusUnknown, "NodeStatusUnknown"

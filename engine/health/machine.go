@@ -141,6 +141,9 @@ func (m *Machine) advance(now time.Time) {
 	}
 }
 
+// Blind reports whether nothing is known of heartbeats.
+func (m *Machine) Blind() bool { return !m.blindSince.IsZero() }
+
 func (m *Machine) goBlind(since time.Time) {
 	if m.blindSince.IsZero() {
 		m.blindSince = since
