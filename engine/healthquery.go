@@ -113,11 +113,12 @@ const otherFresh = 24 * time.Hour
 
 func day(t time.Time) string { return t.Format(time.RFC3339) }
 
-// checkHealth refuses node health ENFORCE where another controller was seen at
-// work within otherFresh. mu is held.
+// checkHealth refuses node health ENFORCE, and to begin acting on it, where another
+// controller was seen at work within otherFresh. mu is held.
 func (cl *cluster) checkHealth(next *Policy) error {
-	seen := &cl.rec.Health
-	if next.NodeHealth != NodeHealthEnforce || cl.conf.policy.NodeHealth == NodeHealthEnforce {
+	seen, now := &cl.rec.Health, &cl.conf.policy
+	set := next.NodeHealth == NodeHealthEnforce && now.NodeHealth != NodeHealthEnforce
+	if begins := next.actsOnHealth() && !now.actsOnHealth(); !set && !begins {
 		return nil
 	}
 	other := cl.last.NodeLifecycle

@@ -486,6 +486,25 @@ func TestEnforceIsRefusedBesideAnotherController(t *testing.T) {
 	}
 }
 
+// What was set in mode SHADOW, before the other controller was seen, acts from mode ENFORCE on only.
+func TestModeEnforceIsRefusedBesideAnotherController(t *testing.T) {
+	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
+	set := func(mode engine.Mode, force bool) error {
+		_, err := w.eng.SetPolicy(t.Context(), cluster, engine.PolicyUpdate{
+			Patch: engine.PolicyPatch{Policy: engine.Policy{Mode: mode}, Fields: engine.PolicyMode}, Force: force,
+		})
+		w.settle()
+		return err
+	}
+	must(t, set(engine.ModeShadow, false))
+	w.nodes["a"].Conditions[health.CondReady], w.nodes["a"].ReadyReason = health.StatusUnknown, "NodeStatusUnknown"
+	w.send(w.event("a"))
+	if err := set(engine.ModeEnforce, false); !errors.Is(err, engine.ErrOtherController) {
+		t.Fatalf("mode ENFORCE beside another controller: %v", err)
+	}
+	must(t, set(engine.ModeEnforce, true))
+}
+
 func TestNodeHealthIsSwitchedOnAndOff(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthOff, "a", "b", "c")
 	set := func(mode engine.NodeHealth) {

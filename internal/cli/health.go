@@ -267,7 +267,7 @@ func taintLines(n *reprievev1.NodeView, now time.Time) (lines []string) {
 			if t.pods != nil {
 				line += ", pods' waits count from " + s
 			} else {
-				line += ", since " + s
+				line += ", for " + lasted(t.health.GetSince(), now)
 			}
 		}
 		if c := t.change(now); c != "-" {

@@ -14,20 +14,25 @@ import (
 
 func newEnforce(a *app) *cobra.Command {
 	var act policyAct
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "enforce [CLUSTER]",
 		Short: "Send a cluster's due evictions (mode ENFORCE); tells the impact first",
 		Long: `Sets the cluster's mode to ENFORCE: due evictions are sent to executors, at the policy's
 rate. It first asks the service how many pods would become due at once, shows that, and
 asks; --yes goes on without asking. A cluster that the service does not know is refused
-without --new-cluster.`,
+without --new-cluster, and one whose policy has node_health=enforce, while another node
+lifecycle controller is seen at work in it, without --force.`,
 		Example: `  reprieve enforce prod --dry-run
   reprieve enforce prod`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: a.onCluster(func(s *session, cluster string) error {
-			return s.setPolicy(modeRequest(cluster, reprievev1.Mode_MODE_ENFORCE), act)
+			req := modeRequest(cluster, reprievev1.Mode_MODE_ENFORCE)
+			req.Force = force
+			return s.setPolicy(req, act)
 		}),
 	}
+	addForce(cmd, &force)
 	cmd.Flags().BoolVar(&act.dryRun, "dry-run", false, "only tell the impact")
 	addYes(cmd, &act.yes)
 	addNewCluster(cmd, &act.prepare)
@@ -100,6 +105,9 @@ func (s *session) setPolicy(req *reprievev1.SetPolicyRequest, act policyAct) err
 	if !act.dryRun {
 		if enforces || r.GetWouldBecomeDue() > 0 {
 			impact := fmt.Sprintf("This change to cluster %s makes %s due at once.", req.GetCluster(), pods)
+			if enforces && r.GetPolicy().GetNodeHealth() == reprievev1.NodeHealthMode_NODE_HEALTH_MODE_ENFORCE {
+				impact += " Node health is enforced from then on: nodes get conditions and taints."
+			}
 			if err := s.confirm(act.yes, impact); err != nil {
 				return err
 			}

@@ -98,11 +98,15 @@ the cluster: switch that off first, or give --force.`,
 	fl.StringSliceVar(&f.unset, "unset", nil, "give these fields back to the configuration")
 	fl.StringVarP(&f.file, "filename", "f", "", "YAML or JSON file with the fields, as policy get -o yaml shows under stored; - is the input")
 	fl.StringVar(&f.etag, "etag", "", "only if the policy still has this etag, as policy get shows it")
-	fl.BoolVar(&f.force, "force", false, "node_health=enforce beside another controller that is seen at work: two writers of the same taints")
+	addForce(cmd, &f.force)
 	fl.BoolVar(&f.act.dryRun, "dry-run", false, "only tell the impact")
 	addYes(cmd, &f.act.yes)
 	addNewCluster(cmd, &f.act.prepare)
 	return cmd
+}
+
+func addForce(cmd *cobra.Command, force *bool) {
+	cmd.Flags().BoolVar(force, "force", false, "enforce node health beside another controller that is seen at work: two writers of the same taints")
 }
 
 // policyRequest is what a file, FIELD=VALUE arguments and --unset ask for together.

@@ -404,8 +404,8 @@ type SetPolicyRequest struct {
 	Etag string `protobuf:"bytes,4,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Only tell the impact.
 	ValidateOnly bool `protobuf:"varint,5,opt,name=validate_only,json=validateOnly,proto3" json:"validate_only,omitempty"`
-	// Take node_health ENFORCE although another controller is seen at work on the
-	// cluster's nodes: there will be two writers of the same taints.
+	// Take node_health ENFORCE, or mode ENFORCE with it, although another controller is
+	// seen at work on the cluster's nodes: there will be two writers of the same taints.
 	Force         bool `protobuf:"varint,6,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
