@@ -68,6 +68,15 @@ func TestUnknownWaitsForTheEnd(t *testing.T) {
 	}
 }
 
+// TestHoldOfWhatIsOnItsWayToTheDisk looks at an eviction whose failed order is: it
+// backs off, whoever asks first.
+func TestHoldOfWhatIsOnItsWayToTheDisk(t *testing.T) {
+	a := holdAnswers(t)
+	if e := a.only(); e.State != engine.StateDue || e.Hold != engine.HoldBackingOff {
+		t.Errorf("state %s, hold %s, want one that is due and backs off", e.State, e.Hold)
+	}
+}
+
 // TestNoUnknownOfWhatIsLiveAgain is the same on a disk that fails with the first
 // answer: the delivery is live when the store is open again, so nobody may have
 // been told that it is not, and the answer is taken then (I1, I6).

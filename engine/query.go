@@ -252,10 +252,15 @@ func (s *shard) stateNow(e *eviction) State {
 
 // holdNow is the hold that a reader sees: of what the shard lets through, the dispatcher knows.
 func (s *shard) holdNow(sc *shardCluster, e *eviction) Hold {
-	if e.hold == HoldNone && e.leaving() {
+	switch {
+	case e.hold != HoldNone || s.stateNow(e) != StateDue:
+		return e.hold
+	case e.leaving():
 		return Hold(sc.dispatcher.blocked.Load())
 	}
-	return e.hold
+	// What has become of it is on its way to the disk, and it is gated after that.
+	hold, _ := s.held(sc, e)
+	return hold
 }
 
 // view is the eviction as readers see it.
