@@ -10,9 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/reprieve-dev/reprieve/test/e2e/await"
 )
@@ -41,34 +39,18 @@ type Recorder struct {
 func Record(t testing.TB, cs kubernetes.Interface) *Recorder {
 	t.Helper()
 	r := &Recorder{deleted: map[types.UID]Deletion{}}
-	factory := informers.NewSharedInformerFactory(cs, 0)
-	pods := factory.Core().V1().Pods().Informer()
-	handlers, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { r.see(obj, false) },
-		UpdateFunc: func(_, obj any) { r.see(obj, false) },
-		DeleteFunc: func(obj any) { r.see(obj, true) },
-	})
-	if err != nil {
-		t.Fatalf("watch pods: %v", err)
-	}
-	stop := make(chan struct{})
-	factory.Start(stop)
-	t.Cleanup(func() { close(stop); factory.Shutdown() })
-	await.Until(t, settleWithin, "a list of the pods", func(context.Context) error {
-		if !handlers.HasSynced() {
-			return fmt.Errorf("the watch has not synced")
+	follow(t, cs, "pods", &corev1.Pod{}, func(was, is *corev1.Pod) {
+		if is == nil {
+			r.see(was, true)
+		} else {
+			r.see(is, false)
 		}
-		return nil
 	})
 	return r
 }
 
-func (r *Recorder) see(obj any, gone bool) {
-	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = last.Obj
-	}
-	pod, ok := obj.(*corev1.Pod)
-	if !ok || (pod.DeletionTimestamp == nil && !gone) {
+func (r *Recorder) see(pod *corev1.Pod, gone bool) {
+	if pod.DeletionTimestamp == nil && !gone {
 		return
 	}
 	now := await.Now()

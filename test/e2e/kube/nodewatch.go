@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,9 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/reprieve-dev/reprieve/test/e2e/await"
 )
@@ -37,26 +34,10 @@ type NodeRecorder struct {
 func RecordNodes(t testing.TB, cs kubernetes.Interface) *NodeRecorder {
 	t.Helper()
 	r := &NodeRecorder{}
-	factory := informers.NewSharedInformerFactory(cs, 0)
-	nodes := factory.Core().V1().Nodes().Informer()
-	handlers, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		UpdateFunc: func(was, is any) {
-			if was, ok := was.(*corev1.Node); ok {
-				r.see(was, is.(*corev1.Node))
-			}
-		},
-	})
-	if err != nil {
-		t.Fatalf("watch nodes: %v", err)
-	}
-	stop := make(chan struct{})
-	factory.Start(stop)
-	t.Cleanup(func() { close(stop); factory.Shutdown() })
-	await.Until(t, settleWithin, "a list of the nodes", func(context.Context) error {
-		if !handlers.HasSynced() {
-			return errors.New("the watch has not synced")
+	follow(t, cs, "nodes", &corev1.Node{}, func(was, is *corev1.Node) {
+		if was != nil && is != nil {
+			r.see(was, is)
 		}
-		return nil
 	})
 	return r
 }
