@@ -143,6 +143,15 @@ func (w *ward) pass(d time.Duration) {
 	}
 }
 
+// nextOrder lets time pass until an order comes, and does not carry it out.
+func (w *ward) nextOrder() engine.Order {
+	for len(w.sink.orders) == 0 {
+		w.advance(2 * time.Second)
+		w.renew()
+	}
+	return w.sink.take()[0]
+}
+
 func (w *ward) execute() {
 	for _, o := range w.sink.take() {
 		if o.Node == nil {
@@ -376,11 +385,7 @@ func TestN3ReadyAgainWhileAnOrderIsOut(t *testing.T) {
 		t.Run(answer.String(), func(t *testing.T) {
 			w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
 			w.deaf["a"] = true
-			for len(w.sink.orders) == 0 {
-				w.advance(2 * time.Second)
-				w.renew()
-			}
-			order := w.sink.take()[0]
+			order := w.nextOrder()
 			w.carryOut(order.Node)
 			tainted := w.event("a")
 			well := wellNode("a")
@@ -401,11 +406,7 @@ func TestN3ReadyAgainWhileAnOrderIsOut(t *testing.T) {
 func TestN8StaleHoldsUntilTheFeedHasCaughtUp(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
 	w.deaf["a"] = true
-	for len(w.sink.orders) == 0 {
-		w.advance(2 * time.Second)
-		w.renew()
-	}
-	order := w.sink.take()[0]
+	order := w.nextOrder()
 	w.answer(w.x, order.Token, engine.OutcomeStale)
 	if st, err := w.eng.Cluster(t.Context(), cluster); err != nil || st.Health.StaleSince.IsZero() {
 		t.Fatalf("not stale: %+v, %v", st.Health, err)
