@@ -12,7 +12,8 @@ import (
 // are read from it and interpreted, which takes longer than all else that becomes of an
 // event. So a batch is looked at by code first: one whose every part is plainly
 // within its bounds is let through, any other is left to the rules, which say
-// what is wrong with it. TestBoundsKeepTheRules holds the code to the rules.
+// what is wrong with it. TestBoundsKeepTheRules holds the code to the rules. What
+// they do not see, a Duration that is none, is looked for after them.
 type contractValidator struct{ protovalidate.Validator }
 
 // Validate implements protovalidate.Validator.
@@ -20,7 +21,10 @@ func (v contractValidator) Validate(m proto.Message, opts ...protovalidate.Valid
 	if r, ok := m.(*reprievev1.FeedRequest); ok && plainBatch(r) {
 		return nil
 	}
-	return v.Validator.Validate(m, opts...)
+	if err := v.Validator.Validate(m, opts...); err != nil {
+		return err
+	}
+	return wholeDurations(m)
 }
 
 // plainBatch reports whether a message is a batch that surely keeps the rules.

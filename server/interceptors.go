@@ -46,7 +46,7 @@ func (c *chain) options() []grpc.ServerOption {
 			c.metrics.UnaryServerInterceptor(), logging.UnaryServerInterceptor(logger, opts...), c.audit.unary, c.unaryErrors,
 			recovery.UnaryServerInterceptor(recovered),
 			selector.UnaryServerInterceptor(auth.UnaryServerInterceptor(c.admit), guarded),
-			validating.UnaryServerInterceptor(protovalidate.GlobalValidator), c.auth.unary,
+			validating.UnaryServerInterceptor(contractValidator{protovalidate.GlobalValidator}), c.auth.unary,
 		),
 		grpc.ChainStreamInterceptor(
 			c.metrics.StreamServerInterceptor(), logging.StreamServerInterceptor(logger, opts...), c.audit.stream, c.streamErrors,

@@ -1,0 +1,103 @@
+package server
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
+)
+
+// eachDuration calls f with every path of a message to a Duration, which f is to fill.
+func eachDuration(md protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, f func([]protoreflect.FieldDescriptor)) {
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
+		next := append(path[:len(path):len(path)], fd)
+		switch {
+		case fd.Message() == nil || len(path) > 8:
+		case fd.Message().FullName() == "google.protobuf.Duration":
+			f(next)
+		default:
+			eachDuration(fd.Message(), next, f)
+		}
+	}
+}
+
+// Each Duration that a call may bring is looked at, whatever message it stands in.
+func TestEveryDurationIsLookedAt(t *testing.T) {
+	seen := map[string]bool{}
+	protoregistry.GlobalFiles.RangeFilesByPackage("reprieve.v1", func(file protoreflect.FileDescriptor) bool {
+		for i := range file.Services().Len() {
+			for k := range file.Services().Get(i).Methods().Len() {
+				in := file.Services().Get(i).Methods().Get(k).Input()
+				eachDuration(in, nil, func(path []protoreflect.FieldDescriptor) {
+					kind, err := protoregistry.GlobalTypes.FindMessageByName(in.FullName())
+					if err != nil {
+						t.Fatal(err)
+					}
+					m, name := kind.New(), ""
+					at := m
+					for _, fd := range path {
+						if fd.IsList() || fd.IsMap() {
+							t.Fatalf("%s: this test cannot fill it yet", fd.FullName())
+						}
+						at, name = at.Mutable(fd).Message(), name+"."+string(fd.Name())
+					}
+					at.Set(at.Descriptor().Fields().ByName("seconds"), protoreflect.ValueOfInt64(60))
+					at.Set(at.Descriptor().Fields().ByName("nanos"), protoreflect.ValueOfInt32(-1))
+					err = wholeDurations(m.Interface())
+					var bad *protovalidate.ValidationError
+					if !errors.As(err, &bad) || len(bad.Violations) != 1 || "."+protovalidate.FieldPathString(bad.Violations[0].Proto.GetField()) != name {
+						t.Errorf("%s%s: %v", in.FullName(), name, err)
+					}
+					at.Set(at.Descriptor().Fields().ByName("nanos"), protoreflect.ValueOfInt32(1))
+					if err := wholeDurations(m.Interface()); err != nil {
+						t.Errorf("%s%s: %v", in.FullName(), name, err)
+					}
+					seen[string(in.FullName())+name] = true
+				})
+			}
+		}
+		return true
+	})
+	for _, want := range []string{
+		"reprieve.v1.SetPolicyRequest.policy.budget_wait", "reprieve.v1.SetPolicyRequest.policy.node_health_figures.grace_period",
+		"reprieve.v1.GetShadowReportRequest.tolerance", "reprieve.v1.EvictRequest.result.retry_after",
+	} {
+		if !seen[want] {
+			t.Errorf("%s was not looked at", want)
+		}
+	}
+}
+
+// A Duration whose nanos have the wrong sign is refused with the field's name, in a
+// call and on a stream, where it was taken for the sum of its parts.
+func TestBrokenDurationIsRefused(t *testing.T) {
+	f := newFixture(t, memory(), enforce)
+	broken := &durationpb.Duration{Seconds: 60, Nanos: -1}
+	refused := func(err error, field string) {
+		t.Helper()
+		st := wantError(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
+		if !slices.Equal(fieldsOf(st), []string{field}) {
+			t.Errorf("fields %q, want %s", fieldsOf(st), field)
+		}
+	}
+	_, err := f.admin().SetPolicy(f.ctx, &reprievev1.SetPolicyRequest{
+		Cluster: "east", Policy: &reprievev1.ClusterPolicy{NodeHealthFigures: &reprievev1.NodeHealthFigures{GracePeriod: broken}},
+	})
+	refused(err, "policy.node_health_figures.grace_period")
+	_, err = f.query().GetShadowReport(f.ctx, &reprievev1.GetShadowReportRequest{Cluster: "east", Tolerance: broken})
+	refused(err, "tolerance")
+	x := f.executor("x", 1, "east")
+	x.send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Result{Result: &reprievev1.Result{
+		Token: "t", Outcome: reprievev1.Outcome_OUTCOME_BLOCKED, RetryAfter: broken,
+	}}})
+	_, err = x.stream.Recv()
+	refused(err, "result.retry_after")
+}
