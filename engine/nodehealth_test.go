@@ -249,6 +249,12 @@ func TestNodeHealthObservedChangesNothing(t *testing.T) {
 	if h.Ready != health.StatusUnknown || len(h.Taints) != 2 || h.Taints[0].Change != health.ChangeAdd || !strings.Contains(h.Reason, "no heartbeat for 50s") {
 		t.Errorf("health %+v", h)
 	}
+	if x := w.explain("a"); !h.Observed || !strings.Contains(x.Change[0], "taints would go at once") {
+		t.Errorf("observed %t; what would change it: %q", h.Observed, x.Change)
+	}
+	if x := w.explain("b"); !strings.Contains(x.Change[0], "would become Unknown, and it would get the taint") {
+		t.Errorf("what would change b: %q", x.Change)
+	}
 }
 
 func TestN7RestartForgetsNothing(t *testing.T) {

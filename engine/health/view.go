@@ -61,8 +61,10 @@ type NodeView struct {
 	Excluded    bool
 	Taints      []TaintView
 	PodsPending bool
-	Removals    uint32
-	RemovedAt   time.Time
+	// Observed: nobody carries out what is to change.
+	Observed  bool
+	Removals  uint32
+	RemovedAt time.Time
 	// Changes is what would change its taints, for people.
 	Changes []string
 }
@@ -75,7 +77,7 @@ func (m *Machine) View(name string) (NodeView, bool) {
 	}
 	v := NodeView{
 		Ready: n.ready, Since: n.since, Reason: m.reason(n), HeardAt: n.beatAt, Silent: n.silent, SilentAt: m.silentAt(n),
-		Zone: n.Zone, Excluded: n.Excluded, PodsPending: n.podsPending, Removals: n.removals, RemovedAt: n.removedAt,
+		Zone: n.Zone, Excluded: n.Excluded, PodsPending: n.podsPending, Observed: !m.acting, Removals: n.removals, RemovedAt: n.removedAt,
 	}
 	wanted := m.wanted(n)
 	for _, t := range (wanted | n.Taints | m.coming(n)).List() {
@@ -189,11 +191,16 @@ func orAbsent(s Status) string {
 // whatWouldChange says what would change a node's taints.
 func (m *Machine) whatWouldChange(n *node) (list []string) {
 	add := func(format string, args ...any) { list = append(list, fmt.Sprintf(format, args...)) }
+	// What is only observed would happen.
+	taintsGo, becomes, gets := "go", "becomes", "gets"
+	if !m.acting {
+		taintsGo, becomes, gets = "would go", "would become", "would get"
+	}
 	switch {
 	case n.silent:
-		add("a heartbeat of the node, and its condition Ready True: its not-ready and unreachable taints go at once")
+		add("a heartbeat of the node, and its condition Ready True: its not-ready and unreachable taints %s at once", taintsGo)
 	case n.bad():
-		add("condition Ready True: its not-ready and unreachable taints go at once")
+		add("condition Ready True: its not-ready and unreachable taints %s at once", taintsGo)
 	case !m.blindSince.IsZero():
 		add("heartbeats are not known: the node has its whole grace when they are again")
 	case !m.heldSince.IsZero():
@@ -201,7 +208,7 @@ func (m *Machine) whatWouldChange(n *node) (list []string) {
 	case m.stale():
 		add("the leases that are fed are behind: no node becomes Unknown until they have caught up")
 	default:
-		add("no heartbeat for %s: its condition Ready becomes Unknown, and it gets the taint %s", m.graceOf(n), UnreachableNoSchedule)
+		add("no heartbeat for %s: its condition Ready %s Unknown, and it %s the taint %s", m.graceOf(n), becomes, gets, UnreachableNoSchedule)
 	}
 	if !n.queuedAt.IsZero() {
 		if ahead := slices.Index(n.zone.waiting(), n); ahead > 0 {

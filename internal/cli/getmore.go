@@ -192,8 +192,8 @@ func newGetNodes(a *app) *cobra.Command {
 		Long: `Lists nodes that have NoExecute taints, one row a taint, with the start from which pods'
 waits count. Where the policy's node_health is on, READY is the condition as the service
 takes it and for how long it is not True, TAINT also shows those that follow from the
-node's conditions, and CHANGE when one comes or goes, or what holds it; nodes whose health
-is to change something are listed too.`,
+node's conditions, and CHANGE when one comes or goes, or what holds it: "would", where
+node health only observes. Nodes whose health is to change something are listed too.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cluster, err := a.flags.needCluster()

@@ -69,7 +69,11 @@ func (a *app) printNode(cluster string, x *reprievev1.ExplainNodeResponse) {
 	s.block("Taints", taintLines(n, now)...)
 	pods := plural(n.GetPods(), "pod", "pods") + ", " + plural(n.GetOpenEvictions(), "open eviction", "open evictions")
 	if h.GetPodsPending() {
-		pods += "; their readiness is yet to be set False"
+		if h.GetObservedOnly() {
+			pods += "; their readiness would be set False"
+		} else {
+			pods += "; their readiness is yet to be set False"
+		}
 	}
 	s.row("Pods", pods)
 	if h != nil {
@@ -199,13 +203,15 @@ func orderLine(h *reprievev1.NodeHealth) string {
 type nodeTaint struct {
 	pods   *reprievev1.NodeTaint
 	health *reprievev1.NodeHealth_HealthTaint
+	// observed: nobody carries its change out.
+	observed bool
 }
 
 // nodeTaints joins what is known of a node's taints, the NoExecute ones that count first.
 func nodeTaints(n *reprievev1.NodeView) (list []nodeTaint) {
 	taken := map[int]bool{}
 	for _, t := range n.GetTaints() {
-		one := nodeTaint{pods: t}
+		one := nodeTaint{pods: t, observed: n.GetHealth().GetObservedOnly()}
 		for i, h := range n.GetHealth().GetTaints() {
 			// The decisions on pods know no effect but this one.
 			if h.GetTaint().GetKey() == t.GetTaint().GetKey() && h.GetTaint().GetEffect() == "NoExecute" {
@@ -216,7 +222,7 @@ func nodeTaints(n *reprievev1.NodeView) (list []nodeTaint) {
 	}
 	for i, h := range n.GetHealth().GetTaints() {
 		if !taken[i] {
-			list = append(list, nodeTaint{health: h})
+			list = append(list, nodeTaint{health: h, observed: n.GetHealth().GetObservedOnly()})
 		}
 	}
 	return list
@@ -240,13 +246,17 @@ func (t nodeTaint) since(now time.Time) string {
 	return "-"
 }
 
-// change is what is to happen to the taint, and when.
+// change is what is to happen to the taint, and when; what is only observed would happen.
 func (t nodeTaint) change(now time.Time) string {
 	var verb string
-	switch t.health.GetChange() {
-	case reprievev1.NodeHealth_CHANGE_ADD:
+	switch c := t.health.GetChange(); {
+	case c == reprievev1.NodeHealth_CHANGE_ADD && t.observed:
+		verb = "would come"
+	case c == reprievev1.NodeHealth_CHANGE_ADD:
 		verb = "comes"
-	case reprievev1.NodeHealth_CHANGE_REMOVE:
+	case c == reprievev1.NodeHealth_CHANGE_REMOVE && t.observed:
+		verb = "would go"
+	case c == reprievev1.NodeHealth_CHANGE_REMOVE:
 		verb = "goes"
 	default:
 		return "-"
@@ -284,7 +294,7 @@ func taintLines(n *reprievev1.NodeView, now time.Time) (lines []string) {
 // healthTable shows nodes of a cluster whose health is watched, a row for each taint
 // that is there or is to come.
 func healthTable(list []*reprievev1.NodeView, now time.Time) *table {
-	t := &table{columns: []column{{"NODE", 12}, {"READY", 0}, {"TAINT", 22}, {"SINCE", 0}, {"CHANGE", 20}, {"PODS", 0}, {"LEAVING", 0}}}
+	t := &table{columns: []column{{"NODE", 12}, {"READY", 0}, {"TAINT", 22}, {"SINCE", 0}, {"CHANGE", 24}, {"PODS", 0}, {"LEAVING", 0}}}
 	for _, n := range list {
 		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)
 		ready := readyWord(n.GetHealth(), now)

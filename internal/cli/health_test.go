@@ -73,6 +73,16 @@ func TestHealthTables(t *testing.T) {
 	show("get-cluster-health.txt", "get clusters prod")
 	show("explain-node.txt", "explain node ip-10-20-30-40.eu-central-1.compute.internal --cluster prod")
 	h.fake.explainNode = &reprievev1.ExplainNodeResponse{Node: sampleNodes()[2], Now: at(0), ClusterHealth: &reprievev1.ClusterHealth{Mode: reprievev1.NodeHealthMode_NODE_HEALTH_MODE_OBSERVE}}
+	h.fake.nodes = h.fake.nodes[:2]
+	for _, n := range h.fake.nodes {
+		n.GetHealth().ObservedOnly = true
+	}
+	h.fake.nodes[1].Health.Taints[0].Hold = reprievev1.HoldReason_HOLD_REASON_RATE_LIMITED
+	show("get-nodes-observed.txt", "get nodes --cluster prod")
+	h.fake.explainNode.Node = h.fake.nodes[1]
+	h.fake.explainNode.Node.Health.PodsPending = true
+	show("explain-node-observed.txt", "explain node n2 --cluster prod")
+	h.fake.explainNode.Node = sampleNodes()[2]
 	show("explain-node-ready.txt", "explain node n3 --cluster prod")
 	h.fake.explainNode = &reprievev1.ExplainNodeResponse{Node: &reprievev1.NodeView{Name: "n9"}}
 	show("explain-node-off.txt", "explain node n9 --cluster prod")

@@ -142,7 +142,7 @@ func (Cluster_SyncState) EnumDescriptor() ([]byte, []int) {
 	return file_reprieve_v1_query_proto_rawDescGZIP(), []int{8, 0}
 }
 
-// Change says what is to happen to a taint.
+// Change says what is to happen to a taint, or would under observed_only.
 type NodeHealth_Change int32
 
 const (
@@ -1821,8 +1821,11 @@ type NodeHealth struct {
 	Removals uint32 `protobuf:"varint,16,opt,name=removals,proto3" json:"removals,omitempty"`
 	// When that was last seen.
 	LastRemovalTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=last_removal_time,json=lastRemovalTime,proto3" json:"last_removal_time,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Nobody carries out what is to change: node health OBSERVE, or mode SHADOW. A
+	// change then says what would happen.
+	ObservedOnly  bool `protobuf:"varint,18,opt,name=observed_only,json=observedOnly,proto3" json:"observed_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *NodeHealth) Reset() {
@@ -1972,6 +1975,13 @@ func (x *NodeHealth) GetLastRemovalTime() *timestamppb.Timestamp {
 		return x.LastRemovalTime
 	}
 	return nil
+}
+
+func (x *NodeHealth) GetObservedOnly() bool {
+	if x != nil {
+		return x.ObservedOnly
+	}
+	return false
 }
 
 // ListNodesResponse has the nodes.
@@ -4071,7 +4081,7 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\repisode_start\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fepisodeStart\x12\x12\n" +
 	"\x04pods\x18\a \x01(\x04R\x04pods\x12%\n" +
 	"\x0eopen_evictions\x18\b \x01(\x04R\ropenEvictions\x12/\n" +
-	"\x06health\x18\t \x01(\v2\x17.reprieve.v1.NodeHealthR\x06health\"\xe0\b\n" +
+	"\x06health\x18\t \x01(\v2\x17.reprieve.v1.NodeHealthR\x06health\"\x85\t\n" +
 	"\n" +
 	"NodeHealth\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\tR\x05ready\x12;\n" +
@@ -4093,7 +4103,8 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\flast_message\x18\x0e \x01(\tR\vlastMessage\x12+\n" +
 	"\x04hold\x18\x0f \x01(\x0e2\x17.reprieve.v1.HoldReasonR\x04hold\x12\x1a\n" +
 	"\bremovals\x18\x10 \x01(\rR\bremovals\x12F\n" +
-	"\x11last_removal_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x0flastRemovalTime\x1a\xbd\x02\n" +
+	"\x11last_removal_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x0flastRemovalTime\x12#\n" +
+	"\robserved_only\x18\x12 \x01(\bR\fobservedOnly\x1a\xbd\x02\n" +
 	"\vHealthTaint\x12(\n" +
 	"\x05taint\x18\x01 \x01(\v2\x12.reprieve.v1.TaintR\x05taint\x12\x18\n" +
 	"\apresent\x18\x02 \x01(\bR\apresent\x126\n" +
