@@ -294,7 +294,7 @@ func taintLines(n *reprievev1.NodeView, now time.Time) (lines []string) {
 // healthTable shows nodes of a cluster whose health is watched, a row for each taint
 // that is there or is to come.
 func healthTable(list []*reprievev1.NodeView, now time.Time) *table {
-	t := &table{columns: []column{{"NODE", 12}, {"READY", 0}, {"TAINT", 22}, {"SINCE", 0}, {"CHANGE", 24}, {"PODS", 0}, {"LEAVING", 0}}}
+	t := &table{columns: []column{{"NODE", 12}, {"READY", 0}, {"TAINT", 22}, {"SINCE", 0}, {"CHANGE", 20}, {"PODS", 0}, {"LEAVING", 0}}}
 	for _, n := range list {
 		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)
 		ready := readyWord(n.GetHealth(), now)
