@@ -174,7 +174,7 @@ func TestCheck(t *testing.T) {
 	if diff := cmp.Diff(want, r.Buckets); diff != "" {
 		t.Errorf("buckets (-want +got):\n%s", diff)
 	}
-	if r.DamagedRecords != 2 || r.BeyondHelp() || !r.Damaged() || r.SchemaVersion != 1 {
+	if r.DamagedRecords != 2 || r.BeyondHelp() || !r.Damaged() || r.SchemaVersion != bolt.Newest() {
 		t.Errorf("report %+v", r)
 	}
 	child, err := bolt.CheckInChild(t.Context(), selfCheck, path)

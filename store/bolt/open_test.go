@@ -96,9 +96,9 @@ func TestOtherSchemas(t *testing.T) {
 		version []byte
 		words   []string
 	}{
-		"newer":     {binary.BigEndian.AppendUint32(nil, 7), []string{"schema version 7", "supported is up to 1", "run the version"}},
-		"malformed": {[]byte("1"), []string{"no schema version", "supported is up to 1"}},
-		"none":      {nil, []string{"no schema version", "supported is up to 1"}},
+		"newer":     {binary.BigEndian.AppendUint32(nil, 7), []string{"schema version 7", "supported is up to 2", "run the version"}},
+		"malformed": {[]byte("1"), []string{"no schema version", "supported is up to 2"}},
+		"none":      {nil, []string{"no schema version", "supported is up to 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := newFile(t)

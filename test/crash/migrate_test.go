@@ -52,7 +52,7 @@ func (r *run) migrate(point, db string) {
 	r.look()
 	r.p.env = nil
 	r.refused()
-	copied, err := os.ReadFile(db + ".schema-1")
+	copied, err := os.ReadFile(db + ".schema-2")
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func (r *run) refused() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if text = text[min(from, int64(len(text))):]; !bytes.Contains(text, []byte("has schema version 2, supported is up to 1")) {
+	if text = text[min(from, int64(len(text))):]; !bytes.Contains(text, []byte("has schema version 3, supported is up to 2")) {
 		r.t.Fatalf("an older program says of a migrated file: %s", text)
 	}
 }

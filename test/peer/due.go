@@ -406,7 +406,7 @@ func restartRaw(r *run1) (figures, error) {
 		if err := proto.Unmarshal(v[frame:], m); err != nil {
 			return err
 		}
-		open[m.GetUid()] = m
+		open[m.GetUid()+string(m.GetUidBytes())] = m
 		return nil
 	})
 	got := w.stop(r.size)

@@ -17,6 +17,8 @@ import (
 // are nearly all that a busy store writes. The first error stays.
 type fields struct {
 	b []byte
+	// beyond: some instants are not in the list of the eviction's.
+	beyond bool
 	numbers
 }
 
@@ -49,6 +51,38 @@ func (f *fields) instant(n protowire.Number, t time.Time) {
 	f.end(at)
 }
 
+// far writes an instant that is not among those of the list.
+func (f *fields) far(n protowire.Number, t time.Time) {
+	if !f.beyond {
+		return
+	}
+	if _, ok := nanos(t); !ok {
+		f.instant(n, t)
+	}
+}
+
+// instants writes the list of those that are.
+func (f *fields) instants(n protowire.Number, l *instantList) {
+	if l.len == 1 {
+		return
+	}
+	at := f.begin(n)
+	for _, v := range l.numbers[:l.len] {
+		f.b = protowire.AppendVarint(f.b, protowire.EncodeZigZag(v))
+	}
+	f.end(at)
+}
+
+// uid writes a UID as bytes if it is a UUID, and as the text that it is otherwise.
+func (f *fields) uid(short, long protowire.Number, s string) {
+	id, ok := parseUUID(s)
+	if !ok {
+		f.str(long, s)
+		return
+	}
+	f.b = protowire.AppendBytes(protowire.AppendTag(f.b, short, protowire.BytesType), id[:])
+}
+
 // begin starts a message within the message and returns where; end ends it.
 func (f *fields) begin(n protowire.Number) int {
 	// Few need more than the one byte for their length.
@@ -72,15 +106,16 @@ func (f *fields) end(at int) {
 // is not written, and DUE is written as WAITING.
 func AppendEviction(b []byte, r *engine.EvictionRecord) ([]byte, error) {
 	var frame [frameSize]byte
-	f := fields{b: append(b, frame[:]...)}
+	list := listInstants(r)
+	f := fields{b: append(b, frame[:]...), beyond: list.beyond}
 	f.str(1, r.Namespace)
 	f.str(2, r.Pod)
-	f.str(3, r.UID)
+	f.uid(28, 3, r.UID)
 	f.str(4, r.Node)
-	f.str(5, r.NodeUID)
+	f.uid(29, 5, r.NodeUID)
 	f.num(6, uint64(put(&f.numbers, states, record.State(r.State))))
-	f.instant(7, r.BoundAt)
-	f.instant(8, r.Due)
+	f.far(7, r.BoundAt)
+	f.far(8, r.Due)
 	f.cause(9, &r.Cause)
 	for i := range r.Requests {
 		f.request(10, &r.Requests[i])
@@ -88,20 +123,21 @@ func AppendEviction(b []byte, r *engine.EvictionRecord) ([]byte, error) {
 	f.delivery(11, r.Delivery)
 	f.num(12, uint64(r.Attempts))
 	f.num(13, uint64(r.NoAnswers))
-	f.instant(14, r.NotBefore)
+	f.far(14, r.NotBefore)
 	f.num(15, uint64(put(&f.numbers, outcomes, r.LastOutcome)))
 	f.str(16, text(r.LastMessage))
-	f.instant(17, r.OpenedAt)
-	f.instant(18, r.FirstSentAt)
-	f.instant(19, r.LastSentAt)
-	f.instant(20, r.ResultAt)
-	f.instant(21, r.ConfirmBy)
-	f.instant(22, r.ClosedAt)
+	f.far(17, r.OpenedAt)
+	f.far(18, r.FirstSentAt)
+	f.far(19, r.LastSentAt)
+	f.far(20, r.ResultAt)
+	f.far(21, r.ConfirmBy)
+	f.far(22, r.ClosedAt)
 	f.num(23, uint64(put(&f.numbers, closeReasons, r.CloseReason)))
 	f.num(24, uint64(put(&f.numbers, cancelCauses, r.CancelCause)))
 	f.num(25, r.Revision)
-	f.instant(26, r.FirstDue)
+	f.far(26, r.FirstDue)
 	f.observation(27, r.Observed)
+	f.instants(30, &list)
 	if f.err != nil {
 		return b, f.err
 	}
@@ -115,7 +151,7 @@ func (f *fields) cause(n protowire.Number, c *engine.Cause) {
 	if c.Taint != (engine.Taint{}) {
 		f.taint(2, &c.Taint)
 	}
-	f.instant(3, c.Start)
+	f.far(3, c.Start)
 	f.toleration(4, c.Toleration)
 	f.flag(5, c.Default)
 	f.str(6, c.RequestID)
@@ -127,8 +163,8 @@ func (f *fields) taint(n protowire.Number, t *engine.Taint) {
 	at := f.begin(n)
 	f.str(1, t.Key)
 	f.str(2, t.Value)
-	f.instant(3, t.TimeAdded)
-	f.instant(4, t.Start)
+	f.far(3, t.TimeAdded)
+	f.far(4, t.Start)
 	f.end(at)
 }
 
@@ -165,8 +201,8 @@ func (f *fields) delivery(n protowire.Number, d *engine.Delivery) {
 	at := f.begin(n)
 	f.str(1, d.Token)
 	f.str(2, d.ExecutorID)
-	f.instant(3, d.SentAt)
-	f.instant(4, d.Deadline)
+	f.far(3, d.SentAt)
+	f.far(4, d.Deadline)
 	f.num(5, uint64(put(&f.numbers, recallReasons, d.Recall)))
 	f.num(6, uint64(put(&f.numbers, cancelCauses, d.RecallCause)))
 	f.end(at)

@@ -14,13 +14,21 @@ func DecodeEviction(cluster string, seq uint64, b []byte) (*engine.EvictionRecor
 	if err := unmarshal(KindEviction, b, m); err != nil {
 		return nil, err
 	}
-	if m.GetUid() == "" {
+	uid, err := textOf(m.GetUidBytes(), m.GetUid())
+	if err != nil {
+		return nil, err
+	}
+	if uid == "" {
 		return nil, fmt.Errorf("%w: eviction without the UID of a pod", store.ErrDamaged)
+	}
+	nodeUID, err := textOf(m.GetNodeUidBytes(), m.GetNodeUid())
+	if err != nil {
+		return nil, err
 	}
 	var n numbers
 	r := &engine.EvictionRecord{
 		Cluster: cluster, Seq: seq,
-		Namespace: m.GetNamespace(), Pod: m.GetPod(), UID: m.GetUid(), Node: m.GetNode(), NodeUID: m.GetNodeUid(),
+		Namespace: m.GetNamespace(), Pod: m.GetPod(), UID: uid, Node: m.GetNode(), NodeUID: nodeUID,
 		State: get(&n, states, m.GetState()), BoundAt: instant(m.GetBoundAt()), Due: instant(m.GetDue()),
 		Cause: decodeCause(&n, m.GetCause()), Delivery: decodeDelivery(&n, m.GetDelivery()),
 		Attempts: m.GetAttempts(), NoAnswers: m.GetNoAnswers(), NotBefore: instant(m.GetNotBefore()),
@@ -38,6 +46,9 @@ func DecodeEviction(cluster string, seq uint64, b []byte) (*engine.EvictionRecor
 	}
 	if n.err != nil {
 		return nil, n.err
+	}
+	if err := readInstants(m.GetInstants(), r); err != nil {
+		return nil, err
 	}
 	return r, nil
 }

@@ -1595,6 +1595,7 @@ func (x *DeliveryRecord) GetRecallCause() uint32 {
 
 // EvictionRecord is clusters/NAME/evictions/SEQ while open and
 // clusters/NAME/history/CLASS,CLOSED_AT,SEQ when closed. Enums have the codec's numbers.
+// There are millions: what is much of them is kept short from schema version 2 on.
 type EvictionRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Namespace of the pod.
@@ -1650,7 +1651,17 @@ type EvictionRecord struct {
 	// The due instant it was opened with, if that has moved since.
 	FirstDue *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=first_due,json=firstDue,proto3" json:"first_due,omitempty"`
 	// What was seen of another controller's deletion of the pod.
-	Observed      *ObservationRecord `protobuf:"bytes,27,opt,name=observed,proto3" json:"observed,omitempty"`
+	Observed *ObservationRecord `protobuf:"bytes,27,opt,name=observed,proto3" json:"observed,omitempty"`
+	// UID of the pod if it is a UUID as the API server makes them; uid is empty then.
+	UidBytes []byte `protobuf:"bytes,28,opt,name=uid_bytes,json=uidBytes,proto3" json:"uid_bytes,omitempty"`
+	// UID of the node if it is such a UUID; node_uid is empty then.
+	NodeUidBytes []byte `protobuf:"bytes,29,opt,name=node_uid_bytes,json=nodeUidBytes,proto3" json:"node_uid_bytes,omitempty"`
+	// The record's instants, but for those of requests and observed, and those beyond
+	// the years 1678 to 2262: they are in fields of their own, as all are that schema
+	// version 1 wrote. The first number is a bit set of those that are there, in the
+	// codec's order (store/internal/codec/instants.go). Then comes each of them, in
+	// nanoseconds since the one before; the first since 1970.
+	Instants      []int64 `protobuf:"zigzag64,30,rep,packed,name=instants,proto3" json:"instants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1870,6 +1881,27 @@ func (x *EvictionRecord) GetFirstDue() *timestamppb.Timestamp {
 func (x *EvictionRecord) GetObserved() *ObservationRecord {
 	if x != nil {
 		return x.Observed
+	}
+	return nil
+}
+
+func (x *EvictionRecord) GetUidBytes() []byte {
+	if x != nil {
+		return x.UidBytes
+	}
+	return nil
+}
+
+func (x *EvictionRecord) GetNodeUidBytes() []byte {
+	if x != nil {
+		return x.NodeUidBytes
+	}
+	return nil
+}
+
+func (x *EvictionRecord) GetInstants() []int64 {
+	if x != nil {
+		return x.Instants
 	}
 	return nil
 }
@@ -2197,7 +2229,8 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\asent_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\x126\n" +
 	"\bdeadline\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bdeadline\x12\x16\n" +
 	"\x06recall\x18\x05 \x01(\rR\x06recall\x12!\n" +
-	"\frecall_cause\x18\x06 \x01(\rR\vrecallCause\"\xac\t\n" +
+	"\frecall_cause\x18\x06 \x01(\rR\vrecallCause\"\x8b\n" +
+	"\n" +
 	"\x0eEvictionRecord\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\x02 \x01(\tR\x03pod\x12\x10\n" +
@@ -2230,7 +2263,10 @@ const file_reprieve_store_v1_store_proto_rawDesc = "" +
 	"\fcancel_cause\x18\x18 \x01(\rR\vcancelCause\x12\x1a\n" +
 	"\brevision\x18\x19 \x01(\x04R\brevision\x127\n" +
 	"\tfirst_due\x18\x1a \x01(\v2\x1a.google.protobuf.TimestampR\bfirstDue\x12@\n" +
-	"\bobserved\x18\x1b \x01(\v2$.reprieve.store.v1.ObservationRecordR\bobserved\"\xbf\x01\n" +
+	"\bobserved\x18\x1b \x01(\v2$.reprieve.store.v1.ObservationRecordR\bobserved\x12\x1b\n" +
+	"\tuid_bytes\x18\x1c \x01(\fR\buidBytes\x12$\n" +
+	"\x0enode_uid_bytes\x18\x1d \x01(\fR\fnodeUidBytes\x12\x1a\n" +
+	"\binstants\x18\x1e \x03(\x12R\binstants\"\xbf\x01\n" +
 	"\x11ObservationRecord\x129\n" +
 	"\n" +
 	"deleted_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\tdeletedAt\x12\x16\n" +
