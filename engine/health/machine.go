@@ -28,9 +28,11 @@ type Node struct {
 	Excluded      bool
 	Unschedulable bool
 	Conditions    [conditions]Status
-	// ReadyReason and Heartbeat are the reason and the lastHeartbeatTime of condition Ready.
-	ReadyReason string
-	Heartbeat   time.Time
+	// ReadyReason, Heartbeat and Transition are the reason, the lastHeartbeatTime and the
+	// lastTransitionTime of condition Ready. The last is shown, and decides nothing: it is
+	// by another clock.
+	ReadyReason           string
+	Heartbeat, Transition time.Time
 	// Taints are those of its taints that follow from health.
 	Taints TaintSet
 }
@@ -50,11 +52,13 @@ type node struct {
 	silent bool
 	// silentAt is when it was found silent.
 	silentAt time.Time
-	// ready is condition Ready as it is taken; since is when it became so.
-	ready Status
-	since time.Time
-	zone  *zone
-	tally tally
+	// ready is condition Ready as it is taken; since is when it became so, or with
+	// sinceSeen was found to be so by a list.
+	ready     Status
+	since     time.Time
+	sinceSeen bool
+	zone      *zone
+	tally     tally
 	// queuedAt is since when it waits for a grant of its zone; grantedAt is when it
 	// got it. At most one of the two is set.
 	queuedAt, grantedAt time.Time
@@ -488,7 +492,7 @@ func (m *Machine) judge(n *node) {
 		return
 	}
 	was := n.ready
-	n.ready, n.since = ready, m.now
+	n.ready, n.since, n.sinceSeen = ready, m.now, !m.live
 	n.zone.count(n, n.Excluded)
 	switch {
 	case ready == StatusTrue, ready == StatusNone:

@@ -518,3 +518,44 @@ func BenchmarkRenewals(b *testing.B) {
 		m.Changed()
 	}
 }
+
+// A restart keeps nothing of healthy nodes: what they say of themselves tells since
+// when they are so, else that they were found so.
+func TestReadyCountsFromWhatIsKnown(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	hourAgo := r.now.Add(-time.Hour)
+	a := ready("a")
+	a.Transition = hourAgo
+	ahead := ready("ahead")
+	ahead.Transition = r.now.Add(time.Hour)
+	r.m.Node(r.now, a)
+	r.m.Node(r.now, ahead)
+	r.begin("b")
+	started := r.now
+	view := func(name string, since time.Time, seen bool) {
+		t.Helper()
+		v, ok := r.m.View(name)
+		if !ok || !v.Since.Equal(since) || v.SinceSeen != seen {
+			t.Errorf("%s: %s since %s, seen %t; want %s, %t", name, v.Ready, v.Since, v.SinceSeen, since, seen)
+		}
+	}
+	view("a", hourAgo, false)
+	view("b", started, true)
+	view("ahead", started, true)
+	r.pass(52*time.Second, "b", "ahead")
+	// It is silent, which its condition does not say yet.
+	view("a", started.Add(51*time.Second), false)
+	turned := nodeWith("b", StatusFalse, 0)
+	turned.Transition = r.now.Add(-time.Second)
+	r.m.Node(r.now, turned)
+	view("b", r.now.Add(-time.Second), false)
+	v, _ := r.m.View("b")
+	if !v.Taints[0].Since.Equal(turned.Transition) {
+		t.Errorf("%+v", v.Taints[0])
+	}
+	// Over a gap nobody saw when.
+	r.m.FeedLost(r.now)
+	r.now = r.now.Add(time.Minute)
+	r.begin("b")
+	view("b", r.now, true)
+}

@@ -48,9 +48,12 @@ type TaintView struct {
 
 // NodeView is what is known and wanted of a node.
 type NodeView struct {
-	Ready  Status
-	Since  time.Time
-	Reason string
+	Ready Status
+	// Since is when condition Ready became so, as far as known. SinceSeen: that is only
+	// when it was first seen so.
+	Since     time.Time
+	SinceSeen bool
+	Reason    string
 	// HeardAt is when the last heartbeat arrived; zero if none did.
 	HeardAt time.Time
 	// SilentAt is when it was found silent, or will be if it sends nothing more;
@@ -76,15 +79,27 @@ func (m *Machine) View(name string) (NodeView, bool) {
 		return NodeView{}, false
 	}
 	v := NodeView{
-		Ready: n.ready, Since: n.since, Reason: m.reason(n), HeardAt: n.beatAt, Silent: n.silent, SilentAt: m.silentAt(n),
+		Ready: n.ready, Reason: m.reason(n), HeardAt: n.beatAt, Silent: n.silent, SilentAt: m.silentAt(n),
 		Zone: n.Zone, Excluded: n.Excluded, PodsPending: n.podsPending, Observed: !m.acting, Removals: n.removals, RemovedAt: n.removedAt,
 	}
+	v.Since, v.SinceSeen = n.readySince()
 	wanted := m.wanted(n)
 	for _, t := range (wanted | n.Taints | m.coming(n)).List() {
 		v.Taints = append(v.Taints, m.taintView(n, t, wanted))
 	}
 	v.Changes = m.whatWouldChange(n)
 	return v, true
+}
+
+// readySince is since when condition Ready is as it is taken. seen: it was so when it
+// was first seen, and does not say since when. What the condition says is taken where
+// that is earlier, so that a restart, which keeps nothing of healthy nodes, does not
+// begin the count again.
+func (n *node) readySince() (since time.Time, seen bool) {
+	if t := n.Transition; !t.IsZero() && n.Conditions[CondReady] == n.ready && t.Before(n.since) {
+		return t, false
+	}
+	return n.since, n.sinceSeen
 }
 
 // silentAt is when a node was found silent, or will be.
@@ -114,7 +129,7 @@ func (m *Machine) coming(n *node) TaintSet {
 func (m *Machine) taintView(n *node, t Taint, wanted TaintSet) TaintView {
 	v := TaintView{Taint: t, Present: n.Taints.Has(t), Reason: m.taintReason(n, t, wanted)}
 	if t <= UnreachableNoExecute {
-		v.Since = n.since
+		v.Since, _ = n.readySince()
 	}
 	switch {
 	case wanted.Has(t) && !v.Present:

@@ -92,8 +92,12 @@ func readyLine(h *reprievev1.NodeHealth, now time.Time) string {
 	if line == "" {
 		line = "not told yet"
 	}
-	if h.GetReadySince() != nil {
-		line += " for " + lasted(h.GetReadySince(), now)
+	switch since := h.GetReadySince(); {
+	case since == nil:
+	case h.GetReadySinceSeen():
+		line += ", seen so since " + instant(since) + " (" + ago(since, now) + ")"
+	default:
+		line += " for " + lasted(since, now)
 	}
 	if h.GetReason() != "" {
 		line += ": " + h.GetReason()

@@ -84,6 +84,8 @@ func TestHealthTables(t *testing.T) {
 	show("explain-node-observed.txt", "explain node n2 --cluster prod")
 	h.fake.explainNode.Node = sampleNodes()[2]
 	show("explain-node-ready.txt", "explain node n3 --cluster prod")
+	h.fake.explainNode.Node.Health.ReadySinceSeen = true
+	show("explain-node-seen.txt", "explain node n3 --cluster prod")
 	h.fake.explainNode = &reprievev1.ExplainNodeResponse{Node: &reprievev1.NodeView{Name: "n9"}}
 	show("explain-node-off.txt", "explain node n9 --cluster prod")
 	if code, _, errs := h.run("explain", "node", "--cluster", "prod"); code != exitUsage {

@@ -241,7 +241,7 @@ func (d *Driver) carryOut(ctx context.Context, o *engine.NodeOrder) error {
 		d.happened(Event{At: d.Now(), Kind: "pods-not-ready", Health: &HealthEvent{Cluster: o.Cluster, Node: o.Name, Reason: o.Reason}})
 	}
 	if o.Unknown {
-		h.ReadyReason = "NodeStatusUnknown"
+		h.ReadyReason, h.Transition = "NodeStatusUnknown", d.clock.Now()
 		if h.Conditions[health.CondReady] == health.StatusNone {
 			h.ReadyReason = "NodeStatusNeverUpdated"
 		}

@@ -74,7 +74,8 @@ func healthNode(n *reprievev1.Node) *health.Node {
 		}
 		out.Conditions[kind] = health.StatusOf(c.GetStatus())
 		if kind == health.CondReady {
-			out.ReadyReason, out.Heartbeat = c.GetReason(), Time(c.GetLastHeartbeatTime())
+			out.ReadyReason = c.GetReason()
+			out.Heartbeat, out.Transition = Time(c.GetLastHeartbeatTime()), Time(c.GetLastTransitionTime())
 		}
 	}
 	for _, t := range n.GetTaints() {
@@ -146,7 +147,7 @@ func nodeHealth(st *engine.NodeHealthStatus) *reprievev1.NodeHealth {
 		Ready: st.Ready.String(), ReadySince: Timestamp(st.Since), Reason: st.Reason, HeartbeatTime: Timestamp(st.HeardAt),
 		SilentTime: Timestamp(st.SilentAt), Silent: st.Silent, Zone: st.Zone, Excluded: st.Excluded, PodsPending: st.PodsPending,
 		Attempts: st.Attempts, LastOutcome: reprievev1.Outcome(st.LastOutcome), LastMessage: st.LastMessage,
-		Hold: reprievev1.HoldReason(st.Hold), Removals: st.Removals, LastRemovalTime: Timestamp(st.RemovedAt), ObservedOnly: st.Observed,
+		Hold: reprievev1.HoldReason(st.Hold), Removals: st.Removals, LastRemovalTime: Timestamp(st.RemovedAt), ObservedOnly: st.Observed, ReadySinceSeen: st.SinceSeen,
 	}
 	if d := st.Delivery; d != nil {
 		out.Delivery = &reprievev1.Delivery{ExecutorId: d.ExecutorID, SendTime: Timestamp(d.SentAt), Deadline: Timestamp(d.Deadline)}

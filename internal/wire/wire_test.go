@@ -3,8 +3,10 @@ package wire
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/reprieve-dev/reprieve/engine"
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -52,5 +54,17 @@ func TestBudgetWaitPresence(t *testing.T) {
 		if got := pod.GetBudgetWait() != nil; got != want {
 			t.Errorf("%s: budget_wait is there: %v", method, got)
 		}
+	}
+}
+
+// TestReadyTimes: what condition Ready says of its times reaches node health, and no other condition's do.
+func TestReadyTimes(t *testing.T) {
+	beat, turned := time.Unix(20, 0), time.Unix(10, 0)
+	h := Node(&reprievev1.Node{Name: "n", Conditions: []*reprievev1.NodeCondition{
+		{Type: "Ready", Status: "True", LastHeartbeatTime: timestamppb.New(beat), LastTransitionTime: timestamppb.New(turned)},
+		{Type: "DiskPressure", Status: "False", LastHeartbeatTime: timestamppb.New(time.Unix(30, 0)), LastTransitionTime: timestamppb.New(time.Unix(30, 0))},
+	}}).Health
+	if !h.Heartbeat.Equal(beat) || !h.Transition.Equal(turned) {
+		t.Errorf("heartbeat %s, transition %s", h.Heartbeat, h.Transition)
 	}
 }

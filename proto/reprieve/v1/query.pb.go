@@ -1788,7 +1788,8 @@ type NodeHealth struct {
 	// Status of condition Ready as node health takes it: True, False, Unknown; empty
 	// for a node without it that may still send its first.
 	Ready string `protobuf:"bytes,1,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Since when, as the service saw it.
+	// Since when: when the service saw it become so, or what the condition itself says
+	// if that is earlier, as for one that was so before the service or its feed began.
 	ReadySince *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=ready_since,json=readySince,proto3" json:"ready_since,omitempty"`
 	// Why, for people.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -1823,9 +1824,12 @@ type NodeHealth struct {
 	LastRemovalTime *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=last_removal_time,json=lastRemovalTime,proto3" json:"last_removal_time,omitempty"`
 	// Nobody carries out what is to change: node health OBSERVE, or mode SHADOW. A
 	// change then says what would happen.
-	ObservedOnly  bool `protobuf:"varint,18,opt,name=observed_only,json=observedOnly,proto3" json:"observed_only,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ObservedOnly bool `protobuf:"varint,18,opt,name=observed_only,json=observedOnly,proto3" json:"observed_only,omitempty"`
+	// ready_since is when the service first saw it so, after a start or a gap, and
+	// the condition does not say since when: it may have been so for longer.
+	ReadySinceSeen bool `protobuf:"varint,19,opt,name=ready_since_seen,json=readySinceSeen,proto3" json:"ready_since_seen,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *NodeHealth) Reset() {
@@ -1980,6 +1984,13 @@ func (x *NodeHealth) GetLastRemovalTime() *timestamppb.Timestamp {
 func (x *NodeHealth) GetObservedOnly() bool {
 	if x != nil {
 		return x.ObservedOnly
+	}
+	return false
+}
+
+func (x *NodeHealth) GetReadySinceSeen() bool {
+	if x != nil {
+		return x.ReadySinceSeen
 	}
 	return false
 }
@@ -4081,7 +4092,7 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\repisode_start\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\fepisodeStart\x12\x12\n" +
 	"\x04pods\x18\a \x01(\x04R\x04pods\x12%\n" +
 	"\x0eopen_evictions\x18\b \x01(\x04R\ropenEvictions\x12/\n" +
-	"\x06health\x18\t \x01(\v2\x17.reprieve.v1.NodeHealthR\x06health\"\x85\t\n" +
+	"\x06health\x18\t \x01(\v2\x17.reprieve.v1.NodeHealthR\x06health\"\xaf\t\n" +
 	"\n" +
 	"NodeHealth\x12\x14\n" +
 	"\x05ready\x18\x01 \x01(\tR\x05ready\x12;\n" +
@@ -4104,7 +4115,8 @@ const file_reprieve_v1_query_proto_rawDesc = "" +
 	"\x04hold\x18\x0f \x01(\x0e2\x17.reprieve.v1.HoldReasonR\x04hold\x12\x1a\n" +
 	"\bremovals\x18\x10 \x01(\rR\bremovals\x12F\n" +
 	"\x11last_removal_time\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\x0flastRemovalTime\x12#\n" +
-	"\robserved_only\x18\x12 \x01(\bR\fobservedOnly\x1a\xbd\x02\n" +
+	"\robserved_only\x18\x12 \x01(\bR\fobservedOnly\x12(\n" +
+	"\x10ready_since_seen\x18\x13 \x01(\bR\x0ereadySinceSeen\x1a\xbd\x02\n" +
 	"\vHealthTaint\x12(\n" +
 	"\x05taint\x18\x01 \x01(\v2\x12.reprieve.v1.TaintR\x05taint\x12\x18\n" +
 	"\apresent\x18\x02 \x01(\bR\apresent\x126\n" +
