@@ -134,10 +134,9 @@ func (r *Report) read(ctx context.Context, tx *bbolt.Tx) error {
 		return err
 	}
 	r.FreeBytes = int64(tx.DB().Stats().FreePageN) * int64(tx.DB().Info().PageSize)
-	if r.SchemaVersion = version; version < newest(steps()) {
-		// Its records are for the migration to read.
-		return nil
-	}
+	// The codec reads the records of every version there has been. The first step that
+	// rewrites records has to say here which it does not, and the report with it.
+	r.SchemaVersion = version
 	c := &checker{report: r, ctx: ctx}
 	l := &loader{ctx: ctx, v: c}
 	if err := l.meta(tx); err != nil {

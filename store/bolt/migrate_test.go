@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/store"
 	"github.com/reprieve-dev/reprieve/store/bolt"
@@ -148,7 +149,8 @@ func TestNoMigrationWithoutACopy(t *testing.T) {
 }
 
 // TestOpensEverySchema opens a data file of each schema version that there has been
-// and finds what was written to it. Fields that came later have no say.
+// and finds what was written to it. Fields that came later have no say. A check finds
+// as many records before it is opened as after.
 func TestOpensEverySchema(t *testing.T) {
 	for v := uint32(1); v <= bolt.Newest(); v++ {
 		t.Run(fmt.Sprint(v), func(t *testing.T) {
@@ -159,11 +161,25 @@ func TestOpensEverySchema(t *testing.T) {
 			if err := errors.Join(err, json.Unmarshal(text, &want)); err != nil {
 				t.Fatal(err)
 			}
+			old := reportOf(t, path)
 			if at := missing("", want, everything(t, path)); at != "" {
 				t.Errorf("what was written at %s is not what is read", at)
 			}
+			now := reportOf(t, path)
+			if diff := cmp.Diff(now.Buckets, old.Buckets); diff != "" || len(old.Buckets) < 5 || old.SchemaVersion != v || old.Revision != now.Revision || old.Damaged() {
+				t.Errorf("a check before the migration: %+v (-after it +before it):\n%s", old, diff)
+			}
 		})
 	}
+}
+
+func reportOf(t *testing.T, path string) *bolt.Report {
+	t.Helper()
+	r, err := bolt.Check(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // everything is all that a file has, as JSON has it.
