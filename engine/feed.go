@@ -291,13 +291,7 @@ func (f *FeedSession) NodeLifecycle(what string) {
 	if cl.session != f || cl.last.NodeLifecycle == what {
 		return
 	}
-	appears := cl.last.NodeLifecycle == ""
 	f.hello.NodeLifecycle, cl.last.NodeLifecycle = what, what
-	if appears && cl.conf.policy.NodeHealth == NodeHealthEnforce {
-		cl.core.opts.Logger.Warn("two node controllers: another one works on the nodes of a cluster with node_health ENFORCE; "+
-			"start kube-controller-manager with --controllers=*,-node-lifecycle-controller, or set node_health to OBSERVE",
-			"cluster", cl.name, "seen", what)
-	}
 }
 
 // Batch applies events. An event that contradicts what is known (one UID under

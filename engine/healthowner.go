@@ -75,6 +75,7 @@ type healthOwner struct {
 	tokens  map[string]*healthNode // of live orders
 	cluster health.ClusterRecord   // as stored
 	out     []pending
+	log     healthLog
 }
 
 // healthNode is the orders of a node: those have one whose health is stored, or of
@@ -107,6 +108,7 @@ func newHealthOwner(cl *cluster, conf *clusterConf) *healthOwner {
 		machine: health.New(conf.policy.HealthFigures, conf.policy.actsOnHealth(), c.clock.Now()),
 	}
 	h.machine.RestoreCluster(cl.rec.Health)
+	h.log = newHealthLog(h.now)
 	h.timer = c.newTimer(func() { h.inbox.put(healthMsg{tick: true}) })
 	return h
 }
@@ -326,7 +328,7 @@ func (h *healthOwner) byName() []*healthNode {
 	return nodes
 }
 
-// tick looks at the time: silence, grants, deadlines and back-offs.
+// tick looks at the time: silence, grants, deadlines and back-offs, and what the log is to be told.
 func (h *healthOwner) tick() {
 	h.timer.Reset(h.now.Add(healthTick))
 	h.machine.Tick(h.now)
@@ -338,6 +340,7 @@ func (h *healthOwner) tick() {
 		h.review(n)
 		h.store(n)
 	}
+	h.tellLog()
 }
 
 // followUp looks at the nodes of which something may be wanted now, and writes

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +28,7 @@ type ward struct {
 	deaf  map[string]bool
 	blind bool
 	x     *engine.ExecutorSession
+	log   *slog.Logger
 }
 
 func newWard(t *testing.T, open engine.StoreOpener, mode engine.NodeHealth, names ...string) *ward {
@@ -54,7 +56,7 @@ func wellNode(name string) *health.Node {
 // start runs an engine on the store, with an executor and a list.
 func (w *ward) start() {
 	w.eng = engine.New(engine.Options{
-		Clock: w.clock, Open: w.open, Shards: 2, FeedTimeout: -1, PruneEvery: -1,
+		Clock: w.clock, Open: w.open, Shards: 2, FeedTimeout: -1, PruneEvery: -1, Logger: w.log,
 		ClusterPolicy: func(string) engine.PolicyPatch {
 			return engine.PolicyPatch{
 				Policy: engine.Policy{Mode: engine.ModeEnforce, NodeHealth: w.mode}, Fields: engine.PolicyMode | engine.PolicyNodeHealth,
