@@ -29,6 +29,8 @@ type execLink struct {
 	capacity, outstanding int
 	attachedAt            time.Time
 	detached              bool
+	// stale: its last answer to an order for a node was STALE.
+	stale bool
 }
 
 // dispatchMsg is a message to a dispatcher: exactly one of its parts is set.
@@ -42,6 +44,7 @@ type dispatchMsg struct {
 	attach       *execLink
 	detach       *execLink
 	capacity     *capacityMsg
+	view         *viewMsg
 	policy       *Policy
 	suspend      int // +1 or -1
 	tick         bool
@@ -97,6 +100,12 @@ func (q *offers) remove(o *offer) {
 type capacityMsg struct {
 	link     *execLink
 	capacity int
+}
+
+// viewMsg says whether an executor answered an order for a node with STALE.
+type viewMsg struct {
+	link  *execLink
+	stale bool
 }
 
 // dispatcher orders what is due in one cluster over all shards and grants
@@ -183,6 +192,8 @@ func (d *dispatcher) handle(m *dispatchMsg) (released bool) {
 		d.detach(m.detach)
 	case m.capacity != nil:
 		m.capacity.link.capacity = m.capacity.capacity
+	case m.view != nil:
+		m.view.link.stale = m.view.stale
 	case m.policy != nil:
 		d.setRate(m.policy)
 	case m.suspend != 0:
@@ -286,10 +297,15 @@ func (d *dispatcher) tickAfter(at time.Time) {
 	}
 }
 
-// grantNodes gives permits to orders for nodes.
+// grantNodes gives permits to orders for nodes. An executor that last answered STALE
+// is asked only if no other can be: its view may be stuck, and one that answers at
+// once always has most credit.
 func (d *dispatcher) grantNodes() {
 	for d.suspended == 0 && len(d.nodes) > 0 {
-		link := d.freest(func(l *execLink) bool { return l.session.hello.NodeOrders })
+		link := d.freest(func(l *execLink) bool { return l.session.hello.NodeOrders && !l.stale })
+		if link == nil {
+			link = d.freest(func(l *execLink) bool { return l.session.hello.NodeOrders })
+		}
 		if link == nil {
 			break
 		}

@@ -426,6 +426,46 @@ func TestN8StaleHoldsUntilTheFeedHasCaughtUp(t *testing.T) {
 	}
 }
 
+// An executor whose view is stuck answers STALE to everything, and at once, so that
+// it always has most credit. The others decide all the same.
+func TestN8AStuckExecutorDoesNotStopTheOthers(t *testing.T) {
+	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c", "d", "e")
+	stuck := &sink{}
+	x, err := w.eng.AttachExecutor(engine.ExecutorHello{ID: "stuck", Clusters: []string{"*"}, Capacity: 1000, NodeOrders: true}, stuck)
+	must(t, err)
+	pass := func(d time.Duration) (asked int) {
+		for end := w.clock.Now().Add(d); w.clock.Now().Before(end); {
+			w.pass(2 * time.Second)
+			for _, o := range stuck.take() {
+				asked++
+				w.answer(x, o.Token, engine.OutcomeStale)
+			}
+			w.execute()
+		}
+		return asked
+	}
+	w.deaf["a"] = true
+	if pass(54*time.Second) != 1 || w.nodes["a"].Taints != 0 {
+		t.Fatal("the stuck executor was not asked first")
+	}
+	// Its word counts for a grace; then the other one is asked.
+	if asked := pass(60 * time.Second); asked != 0 || w.nodes["a"].Taints != unreachableTaints {
+		t.Fatalf("N2: asked %d times, a is tainted %s", asked, w.nodes["a"].Taints)
+	}
+	w.deaf["b"] = true
+	if asked := pass(54 * time.Second); asked != 0 || !w.nodes["b"].Taints.Has(health.UnreachableNoSchedule) {
+		t.Errorf("N2: asked %d times, b is tainted %s", asked, w.nodes["b"].Taints)
+	}
+	// It is asked where it is the only one.
+	w.x.Close()
+	w.deaf["c"] = true
+	w.pass(54 * time.Second)
+	orders := stuck.take()
+	if len(orders) != 1 {
+		t.Fatalf("%d orders for the only executor", len(orders))
+	}
+}
+
 func TestFailedNodeOrderBacksOff(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
 	w.deaf["a"] = true

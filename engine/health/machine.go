@@ -50,8 +50,9 @@ type node struct {
 	ever   bool
 	renew  time.Time
 	silent bool
-	// silentAt is when it was found silent.
-	silentAt time.Time
+	// silentAt is when it was found silent; staleAt is when a live read was last said to
+	// show a heartbeat that the feed has not shown since.
+	silentAt, staleAt time.Time
 	// ready is condition Ready as it is taken; since is when it became so, or with
 	// sinceSeen was found to be so by a list.
 	ready     Status
@@ -99,6 +100,9 @@ type Machine struct {
 	// staleNode is the node whose heartbeat the feed lacks; empty if it has come.
 	staleNode  string
 	staleUntil time.Time
+	// doubted: the feed never showed what a live read was said to show. Until it does
+	// so once, such a word counts for its own node alone.
+	doubted bool
 
 	other   string
 	otherAt time.Time
@@ -190,7 +194,7 @@ func (m *Machine) Renewed(now time.Time, names []string, times []time.Time) {
 	m.leasesAt = m.now
 	if m.live && !m.blindSince.IsZero() {
 		m.blindSince = time.Time{}
-		m.staleNode, m.staleSince, m.staleUntil = "", time.Time{}, time.Time{}
+		m.staleNode, m.staleSince, m.staleUntil, m.doubted = "", time.Time{}, time.Time{}, false
 		m.doubtSilence()
 		m.amnesty()
 	}
@@ -246,6 +250,11 @@ func (m *Machine) beat(n *node) {
 	if n.silent {
 		n.silent, n.silentAt = false, time.Time{}
 		m.judge(n)
+	}
+	if !n.staleAt.IsZero() {
+		// Later than that it proves nothing: the node may have come back since.
+		m.doubted = m.doubted && m.now.Sub(n.staleAt) > m.figures.Grace
+		n.staleAt = time.Time{}
 	}
 	if m.staleNode == n.Name {
 		m.staleNode, m.staleUntil = "", m.now.Add(settleAfter)
@@ -352,6 +361,7 @@ func (m *Machine) settle() {
 		return
 	}
 	if m.stale() && !m.now.Before(m.staleUntil) {
+		m.doubted = m.doubted || m.staleNode != ""
 		m.staleNode, m.staleSince = "", time.Time{}
 		m.touchSilent()
 	}
@@ -447,7 +457,10 @@ func (m *Machine) touchAll() {
 func (m *Machine) stale() bool { return !m.staleSince.IsZero() }
 
 // Stale says that a live read has shown a later heartbeat of a silent node than
-// the feed: the feed is behind, and nothing becomes Unknown until it has caught up.
+// the feed: the feed is behind, and nothing becomes Unknown until it has caught up,
+// or the node's grace is over. If it does not catch up, the reader may be the one that
+// is behind: from then on its word keeps nobody else alive, until one is borne out.
+// No node becomes Unknown by that alone: each order has a live read of its own.
 func (m *Machine) Stale(now time.Time, name string) {
 	m.advance(now)
 	n := m.nodes[name]
@@ -456,6 +469,10 @@ func (m *Machine) Stale(now time.Time, name string) {
 	}
 	n.ordered = Ordered{}
 	m.unsilence(n)
+	n.staleAt = m.now
+	if m.doubted {
+		return
+	}
 	if m.staleSince.IsZero() {
 		m.staleSince = m.now
 	}

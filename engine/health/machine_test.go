@@ -559,3 +559,62 @@ func TestReadyCountsFromWhatIsKnown(t *testing.T) {
 	r.begin("b")
 	view("b", r.now, true)
 }
+
+// An executor whose view is stuck says for ever that a node was heard. That holds
+// the others up for a grace, and then no more.
+func TestN8AWordThatTheFeedNeverBearsOutHoldsUpItsNodeAlone(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b", "c", "d", "e", "f")
+	stuck := func(d time.Duration, renew ...string) {
+		for end := r.now.Add(d); r.now.Before(end); {
+			r.pass(time.Second, renew...)
+			if w, _ := r.m.Want("a"); w.Unknown {
+				r.m.Stale(r.now, "a")
+			}
+		}
+	}
+	stuck(52*time.Second, "b", "c", "d", "e", "f")
+	if r.m.ClusterView().StaleSince.IsZero() {
+		t.Fatal("the first word counts for all")
+	}
+	stuck(50*time.Second, "b", "c", "d", "e", "f")
+	for range 3 {
+		stuck(60*time.Second, "b", "c", "d", "e", "f")
+		if !r.m.ClusterView().StaleSince.IsZero() {
+			t.Fatalf("%s: it still counts for all", r.now)
+		}
+	}
+	stuck(50*time.Second, "c", "d", "e", "f")
+	r.want("b", nothing)
+	stuck(time.Second, "c", "d", "e", "f")
+	if w, _ := r.m.Want("b"); !w.Unknown {
+		t.Error("N2: b is held up")
+	}
+	// One that is borne out counts for all again.
+	r.pass(51*time.Second, "d", "e", "f")
+	r.m.Stale(r.now, "c")
+	if !r.m.ClusterView().StaleSince.IsZero() {
+		t.Error("it is doubted no more")
+	}
+	r.pass(2*time.Second, "c", "d", "e", "f")
+	r.pass(51*time.Second, "c", "e", "f")
+	r.m.Stale(r.now, "d")
+	if r.m.ClusterView().StaleSince.IsZero() {
+		t.Error("it is still doubted")
+	}
+}
+
+// A node that comes back long after such a word proves nothing of it.
+func TestN8ALateReturnProvesNothing(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b", "c", "d")
+	r.pass(51*time.Second, "b", "c", "d")
+	r.m.Stale(r.now, "a")
+	r.pass(time.Hour, "b", "c", "d")
+	r.m.Renewed(r.now, []string{"a"}, nil)
+	r.pass(51*time.Second, "a", "c", "d")
+	r.m.Stale(r.now, "b")
+	if !r.m.ClusterView().StaleSince.IsZero() {
+		t.Error("it is doubted no more")
+	}
+}
