@@ -126,6 +126,7 @@ func (h *healthOwner) saved(n *healthNode) {
 	}
 	h.core.deliveries.remove(n.delivery.Token)
 	h.drop(n)
+	h.machine.NotDone(n.name)
 	h.store(n)
 	h.review(n)
 }
@@ -223,6 +224,7 @@ func (h *healthOwner) resolve(n *healthNode, res Result) {
 		}
 		h.machine.Applied(n.name, d.SentAt, n.want.Ordered)
 	case OutcomeStale:
+		h.machine.NotDone(n.name)
 		h.backsOff(n, d, healthStaleBackOff)
 		if n.want.Unknown {
 			h.machine.Stale(h.now, n.name)
@@ -230,6 +232,7 @@ func (h *healthOwner) resolve(n *healthNode, res Result) {
 	case OutcomeGone, OutcomeSuperseded:
 		n.notBefore = h.now.Add(healthGoneBackOff)
 	case OutcomeRecalled:
+		h.machine.NotDone(n.name)
 		h.backsOff(n, d, firstBackOff)
 	default:
 		if d.Recall != RecallNone {

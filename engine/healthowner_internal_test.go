@@ -92,3 +92,45 @@ func TestNothingIsWrittenAfterNodeHealthIsOff(t *testing.T) {
 		t.Errorf("%d credits given back, want those of the order, the permit and the adopted order", credits)
 	}
 }
+
+// TestOrderThatNeverLeftExplainsNothing: what happens to a node after its order was
+// given up is another's doing, and shows another controller.
+func TestOrderThatNeverLeftExplainsNothing(t *testing.T) {
+	h := idleOwner(t)
+	live := *h.conf
+	live.live, live.released = true, true
+	node := health.Node{Name: "a", UID: "u", Heartbeat: h.now}
+	node.Conditions[health.CondReady] = health.StatusTrue
+	other := node
+	other.Name = "b"
+	h.machine.Node(h.now, node)
+	h.machine.Node(h.now, other)
+	h.machine.Renewed(h.now, nil, nil)
+	h.reconfigure(&live)
+	for range 53 {
+		h.now = h.now.Add(time.Second)
+		h.machine.Renewed(h.now, []string{"b"}, nil)
+		h.machine.Tick(h.now)
+	}
+	h.followUp()
+	a := h.nodes["a"]
+	if a == nil || a.offer == nil {
+		t.Fatal("nothing is ordered of a silent node")
+	}
+	h.permitted(&healthPermit{offer: a.offer, link: &execLink{session: &ExecutorSession{}}})
+	if a.delivery == nil || !a.want.Unknown {
+		t.Fatal("there is no order")
+	}
+	shut := live
+	shut.released = false
+	h.conf = &shut
+	h.saved(a)
+	if a.delivery != nil || a.stored.Ordered.Unknown {
+		t.Fatal("the order is still there")
+	}
+	node.Conditions[health.CondReady], node.ReadyReason = health.StatusUnknown, "NodeStatusUnknown"
+	h.machine.Node(h.now, node)
+	if h.machine.Cluster().Other == "" {
+		t.Error("the condition is taken for the work of an order that never left")
+	}
+}

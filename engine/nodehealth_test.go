@@ -466,6 +466,22 @@ func TestN8AStuckExecutorDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
+// Of an order that was recalled nothing was done: what happens then is another's work.
+func TestRecalledNodeOrderExplainsNothing(t *testing.T) {
+	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
+	w.deaf["a"] = true
+	order := w.nextOrder()
+	if _, err := w.eng.Pause(t.Context(), cluster, engine.Pause{Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	w.answer(w.x, order.Token, engine.OutcomeRecalled)
+	w.nodes["a"].Conditions[health.CondReady], w.nodes["a"].ReadyReason = health.StatusUnknown, "NodeStatusUnknown"
+	w.send(w.event("a"))
+	if st, err := w.eng.Cluster(t.Context(), cluster); err != nil || st.Health.Other == "" {
+		t.Errorf("another controller is not noticed: %+v, %v", st.Health, err)
+	}
+}
+
 func TestFailedNodeOrderBacksOff(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")
 	w.deaf["a"] = true

@@ -65,10 +65,11 @@ type node struct {
 	queuedAt, grantedAt time.Time
 	// podsPending: its pods are yet to be marked not ready.
 	podsPending bool
-	ordered     Ordered
-	removals    uint32
-	removedAt   time.Time
-	dirty       bool
+	// ordered is what the last order said; before is what the one before it said.
+	ordered, before Ordered
+	removals        uint32
+	removedAt       time.Time
+	dirty           bool
 }
 
 // Ordered is what the last order for a node said, or the one that is out.
@@ -302,7 +303,7 @@ func (m *Machine) Node(now time.Time, seen Node) {
 	if before.Conditions[CondReady] == StatusUnknown && n.Conditions[CondReady] != StatusUnknown {
 		// What was ordered has been shown: the next time it is somebody else's. A node
 		// that is heard again while the order is out may yet be set so.
-		n.ordered.Unknown = false
+		n.ordered.Unknown, n.before.Unknown = false, false
 	}
 	m.queueForTaint(n)
 	m.touch(n)
@@ -467,7 +468,7 @@ func (m *Machine) Stale(now time.Time, name string) {
 	if n == nil || !n.silent {
 		return
 	}
-	n.ordered = Ordered{}
+	n.ordered, n.before = Ordered{}, Ordered{}
 	m.unsilence(n)
 	n.staleAt = m.now
 	if m.doubted {
@@ -484,7 +485,15 @@ func (m *Machine) Stale(now time.Time, name string) {
 // Ordered says that an order for a node is on its way to the disk.
 func (m *Machine) Ordered(name string, o Ordered) {
 	if n := m.nodes[name]; n != nil {
-		n.ordered = o
+		n.ordered, n.before = o, n.ordered
+	}
+}
+
+// NotDone says that nothing of the last order for a node was done, or will be: what
+// happens to the node is not by it.
+func (m *Machine) NotDone(name string) {
+	if n := m.nodes[name]; n != nil {
+		n.ordered = n.before
 	}
 }
 
