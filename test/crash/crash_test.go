@@ -6,13 +6,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -64,14 +62,10 @@ func TestCrash(t *testing.T) {
 		if n%100 == 99 {
 			t.Logf("%d kills so far, %d orders", n+1, r.j.figures().orders)
 		}
-		if found := r.j.found(); len(found) > 0 {
-			t.Fatalf("after %d kills, with -seed=%d:\n%s", n+1, r.seed, strings.Join(found[:min(len(found), 20)], "\n"))
-		}
+		r.check(fmt.Sprintf("after %d kills", n+1))
 	}
 	r.settle()
-	if found := r.j.found(); len(found) > 0 {
-		t.Fatalf("at the end, with -seed=%d:\n%s", r.seed, strings.Join(found[:min(len(found), 20)], "\n"))
-	}
+	r.check("at the end")
 	t.Log(r.report())
 }
 
@@ -82,18 +76,11 @@ func chosenSeed() uint64 {
 	return uint64(time.Now().UnixNano())
 }
 
-// run is one program's lives.
+// run is a trial of a cluster whose pods leave.
 type run struct {
-	t    *testing.T
-	seed uint64
-	rng  *rand.Rand
-	p    *program
-	w    *world
-	j    *judge
-	x    *executor
-	fed  *feeder // of this life; nil while it has none
-	// met counts the kills by point; late are those whose point was not met in time.
-	met      map[string]int
+	trial
+	w        *world
+	j        *judge
 	lives    int
 	recovery []time.Duration
 }
@@ -101,13 +88,12 @@ type run struct {
 func newRun(t *testing.T, bin string, seed uint64) *run {
 	t.Helper()
 	w := newWorld(rand.New(rand.NewPCG(seed, 1)))
-	j := newJudge(t, w)
-	r := &run{
-		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), p: newProgram(t, bin, hasty), w: w, j: j, met: map[string]int{},
-		x: &executor{j: j, cluster: clusterName, rng: rand.New(rand.NewPCG(seed, 3)), held: map[string]*order{}},
-	}
-	w.fence = r.x.fence
-	return r
+	j := newJudge(w)
+	x := &executor{j: j, cluster: clusterName, rng: rand.New(rand.NewPCG(seed, 3)), held: map[string]*order{}}
+	w.fence = x.fence
+	return &run{w: w, j: j, trial: trial{
+		findings: &j.findings, t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), p: newProgram(t, bin, hasty), x: x, met: map[string]int{},
+	}}
 }
 
 // life starts the service, loads it until it is killed, and looks at what it kept at its next start.
@@ -124,7 +110,9 @@ func (r *run) life() {
 	r.lives++
 	ctx, cancel := context.WithCancel(r.t.Context())
 	defer cancel()
-	if r.connect(ctx, l) {
+	began := time.Now()
+	if r.up(ctx, l) == nil && r.connect(ctx, l) == nil {
+		r.recovery = append(r.recovery, time.Since(began))
 		r.load(ctx, l)
 	}
 	if l.wait(lifetime) {
@@ -132,53 +120,33 @@ func (r *run) life() {
 	} else {
 		r.met["any time"]++
 	}
-	l.kill()
-	if r.fed != nil {
-		r.fed.stop()
-		r.fed = nil
-	}
-	if s := l.status(); s != "signal: killed" {
-		r.j.violation("the service ended by itself: %s", s)
-	}
+	r.end(l)
 	// Things change while nobody looks.
 	for range r.rng.IntN(10) {
 		r.w.step()
 	}
 }
 
-// connect looks at what was kept, then feeds and executes; false if the service died meanwhile.
-func (r *run) connect(ctx context.Context, l *life) bool {
-	began := time.Now()
-	if err := r.p.ready(l); err != nil {
-		if err != errDied {
-			r.t.Fatal(err)
-		}
-		return false
-	}
-	r.j.recovered(ctx, l)
+// connect feeds and executes, in either order.
+func (r *run) connect(ctx context.Context, l *life) error {
 	first := r.rng.IntN(2) == 0
-	if first && r.x.connect(ctx, l) != nil {
-		return false
+	if first {
+		if err := r.x.connect(ctx, l); err != nil {
+			return err
+		}
+		if l.wait(time.Duration(r.rng.IntN(100)) * time.Millisecond) {
+			return errDied
+		}
 	}
-	if first && l.wait(time.Duration(r.rng.IntN(100))*time.Millisecond) {
-		return false
+	if err := r.feed(ctx, l, r.w); err != nil {
+		return err
 	}
-	f, err := startFeed(ctx, r.w, l, feedHello{feeder: "f"})
-	if err != nil {
-		return false
+	if !first {
+		if err := r.x.connect(ctx, l); err != nil {
+			return err
+		}
 	}
-	r.fed = f
-	r.j.begin(f)
-	if !first && r.x.connect(ctx, l) != nil {
-		return false
-	}
-	select {
-	case <-f.synced:
-		r.recovery = append(r.recovery, time.Since(began))
-		return true
-	case <-l.dead:
-		return false
-	}
+	return r.synced(l)
 }
 
 // load changes the cluster, pauses and resumes, and sets the wall clock, until the service is killed.
@@ -196,9 +164,7 @@ func (r *run) load(ctx context.Context, l *life) {
 				r.x.fence()
 			}
 		case i%97 == 80 || i == 0:
-			// Before the call: what is released may come at once.
-			r.j.pause(time.Time{})
-			_, _ = admin.ResumeEvictions(ctx, &reprievev1.ResumeEvictionsRequest{Cluster: clusterName})
+			r.resume(ctx, l)
 		case !shifted && i == 20:
 			shifted = true
 			r.p.shift(time.Duration(r.rng.IntN(3)-1) * wallShift)
@@ -215,57 +181,52 @@ func (j *judge) pause(at time.Time) {
 	j.paused, j.fence = at, j.w.fences.Add(1)
 }
 
-// settle lets the service live and fails if anything that is due does not leave.
-func (r *run) settle() {
-	r.p.shift(0)
-	r.x.settle()
-	l := r.p.start("", 0, 0)
-	defer l.kill()
-	ctx, cancel := context.WithCancel(r.t.Context())
-	defer cancel()
-	deadline := time.Now().Add(settleWithin)
-	if !r.connect(ctx, l) {
-		r.t.Fatal("the service died without a cause")
-	}
+// resume ends the pause, if one stands.
+func (r *run) resume(ctx context.Context, l *life) {
+	// Before the call: what is released may come at once.
 	r.j.pause(time.Time{})
 	_, _ = reprievev1.NewAdminServiceClient(l.conn).ResumeEvictions(ctx, &reprievev1.ResumeEvictionsRequest{Cluster: clusterName})
-	for {
-		left := r.due()
-		if left == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			open, _ := r.j.list(ctx, l)
-			r.j.violation("%d pods that are due have not left; open are %v", left, open)
-			return
-		}
-		if l.wait(50 * time.Millisecond) {
-			r.t.Fatal("the service died without a cause")
-		}
-	}
 }
 
-// due is how many pods have to leave.
-func (r *run) due() (n int) {
+// settle lets the service live and fails if anything that is due does not leave.
+func (r *run) settle() {
+	r.rest(calm{
+		within: settleWithin,
+		connect: func(ctx context.Context, l *life) error {
+			if err := r.connect(ctx, l); err != nil {
+				return err
+			}
+			r.resume(ctx, l)
+			return nil
+		},
+		left: r.due,
+		late: r.stayed,
+	})
+}
+
+// due are the pods that have to leave, by UID.
+func (r *run) due() (list []string) {
 	r.w.mu.Lock()
 	defer r.w.mu.Unlock()
 	for uid := range r.w.pods {
 		if r.w.of(uid).leaves {
-			n++
+			list = append(list, uid)
 		}
 	}
-	return n
+	return list
+}
+
+// stayed tells of pods that have not left although they were given the time.
+func (r *run) stayed(ctx context.Context, l *life, left []string) {
+	open, _ := r.j.list(ctx, l)
+	r.violation("%d pods that are due have not left: %v; open are %v", len(left), left, open)
 }
 
 func (r *run) report() string {
-	var points []string
-	for _, name := range slices.Sorted(maps.Keys(r.met)) {
-		points = append(points, fmt.Sprintf("%s %d", name, r.met[name]))
-	}
 	slices.Sort(r.recovery)
 	c := r.j.figures()
 	text := fmt.Sprintf("seed %d: %d kills (%s)\n%d orders, %d evictions acknowledged, %d due instants compared, %d overdue ones in their order, %d restarts that kept %d open evictions, no violation",
-		r.seed, r.lives, strings.Join(points, ", "), c.orders, c.evicted, c.dues, c.ordered, c.recovered, c.open)
+		r.seed, r.lives, r.points(), c.orders, r.j.evicted(), c.dues, c.ordered, c.recovered, c.open)
 	if n := len(r.recovery); n > 0 {
 		text += fmt.Sprintf("\nfrom the port to synced: median %s, worst %s", r.recovery[n/2].Round(time.Millisecond), r.recovery[n-1].Round(time.Millisecond))
 	}

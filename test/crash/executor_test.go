@@ -17,6 +17,11 @@ import (
 
 // umpire is a judge as the executor knows it, and the cluster that its orders are carried out in.
 type umpire interface {
+	// recovered: a life has begun, and nobody feeds it yet. relist: from here on f does. ended: it was killed then, and
+	// all of its streams have ended.
+	recovered(ctx context.Context, l *life)
+	relist(f *feeder)
+	ended(at time.Time)
 	// connected: the executor has another stream. forget: it has lost its orders.
 	connected()
 	forget()
@@ -51,7 +56,7 @@ type executor struct {
 	asked  bool
 	// habit is how it behaves.
 	habit habit
-	// ended is closed when the stream has ended; cancel ends it.
+	// ended is closed when the stream has ended, nil while there was none; cancel ends it.
 	ended  chan struct{}
 	cancel context.CancelFunc
 }
@@ -72,9 +77,6 @@ func (x *executor) behave(h habit) {
 	x.habit = h
 }
 
-// settle has it answer all orders from now on, and well.
-func (x *executor) settle() { x.soothe(true) }
-
 // soothe says whether it answers all orders, and well.
 func (x *executor) soothe(calm bool) {
 	x.mu.Lock()
@@ -90,6 +92,17 @@ func (x *executor) vanish(forget bool) {
 	if forget {
 		x.held = map[string]*order{}
 		x.j.forget()
+	}
+}
+
+// end ends the stream, if there is one, and waits until nothing of it is heard any more.
+func (x *executor) end() {
+	x.mu.Lock()
+	cancel, ended := x.cancel, x.ended
+	x.mu.Unlock()
+	if ended != nil {
+		cancel()
+		<-ended
 	}
 }
 
@@ -113,6 +126,7 @@ type order struct {
 
 // connect says hello with the tokens held, or forgets them, as an executor that was itself restarted would.
 func (x *executor) connect(ctx context.Context, l *life) error {
+	x.end()
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := reprievev1.NewEvictionServiceClient(l.conn).Evict(ctx)
 	if err != nil {
@@ -121,7 +135,7 @@ func (x *executor) connect(ctx context.Context, l *life) error {
 	}
 	ended := make(chan struct{})
 	x.mu.Lock()
-	x.ended, x.cancel = ended, cancel
+	x.cancel = cancel
 	hello := &reprievev1.ExecutorHello{ExecutorId: "x", Clusters: []string{x.cluster}, Capacity: 50, NodeOrders: x.nodes}
 	if x.rng.IntN(4) == 0 {
 		x.held = map[string]*order{}
@@ -141,7 +155,7 @@ func (x *executor) connect(ctx context.Context, l *life) error {
 	}
 	x.j.connected()
 	x.mu.Lock()
-	x.stream, x.asked = stream, false
+	x.stream, x.ended, x.asked = stream, ended, false
 	for _, o := range x.held {
 		// What was answered is answered again; the rest gets its answer now.
 		x.answerLocked(o, false)

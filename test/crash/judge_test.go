@@ -4,13 +4,10 @@ package crash
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -19,35 +16,20 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-const (
-	// transit is how long a message may be under way on a busy machine, where no fence tells.
-	transit = 2 * time.Second
-	// skew is what two readings of one machine's clock may differ by, and what a rounded instant may lose.
-	skew = 5 * time.Millisecond
-)
-
 // judge sees what the service does and says what it must not have done.
 type judge struct {
-	findings
-	t *testing.T
+	referee
 	w *world
 
-	mu      sync.Mutex // guards what follows
-	feed    *feeder
+	// Guarded by the referee's mu.
 	paused  time.Time // a pause was acknowledged then; zero while none stands
 	fence   uint64    // of that acknowledgement
 	dues    map[string]map[string]time.Time
-	live    map[string]*order  // by uid
-	gone    map[string]bool    // uids whose eviction was acknowledged
 	early   map[string]leaving // by uid, what was overdue and fresh before this life's feed, and has yet to leave
 	last    leaving            // the last of those that left
 	streams int                // executor streams of this life
 	spans   []*span            // when the service was synced, one for each feed
 	counts  figures
-	// since is when this feed took over from an earlier one of the same life; zero for the first.
-	since time.Time
-	// thawed is when the service last went on after it stood still.
-	thawed time.Time
 	// ahead is how far engine time is ahead of this machine's; lag is the most that it was ever behind.
 	ahead, lag time.Duration
 }
@@ -75,31 +57,11 @@ func sequence(id string) uint64 {
 
 // figures are what a run did.
 type figures struct {
-	orders, evicted, open, dues, ordered, recovered, audits int
+	orders, open, dues, ordered, recovered, audits int
 }
 
-func newJudge(t *testing.T, w *world) *judge {
-	return &judge{t: t, w: w, dues: map[string]map[string]time.Time{}, live: map[string]*order{}, gone: map[string]bool{}}
-}
-
-// findings are what a judge has found against the service.
-type findings struct {
-	mu   sync.Mutex // guards list
-	list []string
-}
-
-func (f *findings) violation(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.list = append(f.list, text)
-}
-
-// found returns the violations so far.
-func (f *findings) found() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.list
+func newJudge(w *world) *judge {
+	return &judge{referee: newReferee(&w.ledger), w: w, dues: map[string]map[string]time.Time{}}
 }
 
 // figures returns what was counted so far.
@@ -109,23 +71,12 @@ func (j *judge) figures() figures {
 	return j.counts
 }
 
-// forget says that the executor has lost its orders: they may be sent again.
-func (j *judge) forget() {
+// begin begins a life, which has no feed yet.
+func (j *judge) begin() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.live = map[string]*order{}
-}
-
-// begin begins a life whose feed is f; nil while it has none yet.
-func (j *judge) begin(f *feeder) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.feed, j.since = f, time.Time{}
-	if f != nil {
-		j.spans = append(j.spans, &f.span)
-	} else {
-		j.early, j.last, j.streams = nil, leaving{}, 0
-	}
+	j.start()
+	j.early, j.last, j.streams = nil, leaving{}, 0
 }
 
 // unordered says that something holds evictions back one by one from here on, so that no order is due any more to what
@@ -145,14 +96,13 @@ func (j *judge) connected() {
 	}
 }
 
-// relist says that another feed takes over in the same life.
+// relist says that a feed begins, or takes over from another in the same life.
 func (j *judge) relist(f *feeder) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.feed != nil {
-		j.since, j.early = time.Now(), nil
+	if j.takeOver(f) {
+		j.early = nil
 	}
-	j.feed = f
 	j.spans = append(j.spans, &f.span)
 }
 
@@ -206,11 +156,8 @@ func (j *judge) ordered(o *order, m *reprievev1.Order) {
 	due := m.GetEvictPod().GetDueTime().AsTime()
 	j.mu.Lock()
 	ahead, lag := j.ahead, j.lag
-	f, live, gone := j.feed, j.live[o.uid], j.gone[o.uid]
+	wrong := j.arrived(o)
 	paused := !j.paused.IsZero() && j.fence <= o.passed
-	since := j.since
-	o.doubtful = !j.thawed.IsZero() && o.received.Sub(j.thawed) < transit
-	j.live[o.uid] = o
 	j.counts.orders++
 	place := leaving{due: due, seq: sequence(o.eviction), version: v.version}
 	fresh, last := m.GetAttempt() == 1 && j.early[o.uid] == place, j.last
@@ -220,15 +167,12 @@ func (j *judge) ordered(o *order, m *reprievev1.Order) {
 		j.counts.ordered++
 	}
 	j.mu.Unlock()
+	if wrong != "" {
+		j.violation("%s", wrong)
+	}
 	switch {
 	case o.received.Before(due.Add(-ahead - skew)):
 		j.violation("I3: %s was sent %s before its due instant", o.uid, due.Add(-ahead).Sub(o.received))
-	case f == nil || !f.listed.Load() && (since.IsZero() || o.received.Sub(since) > transit):
-		j.violation("I4: %s was sent before the feed had listed", o.uid)
-	case live != nil && !live.doubtful && live.answers == 0 && o.received.Before(live.deadline.Add(-transit)):
-		j.violation("I5: %s was sent again, %s before the deadline of its live delivery", o.uid, live.deadline.Sub(o.received))
-	case gone:
-		j.violation("I1: %s was sent again after its eviction was acknowledged", o.uid)
 	case paused:
 		j.violation("I7: %s was sent after a pause was acknowledged", o.uid)
 	case !leaves:
@@ -269,37 +213,12 @@ func (j *judge) due(uid string, v verdict, due time.Time) {
 
 // carryOut takes a pod out of the world, just before its answer is sent, or fails.
 func (j *judge) carryOut(o *order, faulty bool, rng *rand.Rand) reprievev1.Outcome {
-	if faulty && o.attempt < 3 && rng.IntN(6) == 0 {
-		return reprievev1.Outcome_OUTCOME_FAILED
-	}
-	j.w.mu.Lock()
-	defer j.w.mu.Unlock()
-	j.w.remove(o.uid, false)
-	return reprievev1.Outcome_OUTCOME_EVICTED
-}
-
-// fences is how many fences were asked for.
-func (j *judge) fences() uint64 { return j.w.fences.Load() }
-
-// answered notes what became of an answer.
-func (j *judge) answered(o *order, accepted bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.live[o.uid] == o {
-		delete(j.live, o.uid)
-	}
-	switch {
-	case accepted && o.answer == reprievev1.Outcome_OUTCOME_EVICTED:
-		j.gone[o.uid] = true
-		j.counts.evicted++
-	case !accepted && !o.doubtful && o.answers == 1 && time.Now().Before(o.deadline.Add(-transit)):
-		j.violation("I1: the answer to %s was not taken although its delivery was live: the order left before it was on disk", o.uid)
-	}
+	return j.evict(o, faulty, rng, func(uid string) { j.w.remove(uid, false) })
 }
 
 // recovered judges what a service says after a start, before anyone has fed it.
 func (j *judge) recovered(ctx context.Context, l *life) {
-	j.begin(nil)
+	j.begin()
 	open, ok := j.list(ctx, l)
 	if !ok {
 		return

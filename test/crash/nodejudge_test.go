@@ -3,12 +3,13 @@
 package crash
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -20,33 +21,36 @@ const grace = 5 * time.Second
 // nodeJudge sees what the service orders for nodes and their pods, carries it out in their world, and says what the
 // rules of node health forbid.
 type nodeJudge struct {
-	findings
+	referee
 	w *nodeWorld
 
-	mu      sync.Mutex // guards what follows
-	feed    *feeder    // of this life; nil before it has one
-	live    map[string]*order
-	gone    map[string]bool // pods whose eviction was acknowledged
-	unknown int             // orders of this life that make a node Unknown
+	// Guarded by the referee's mu.
+	unknown int // orders of this life that make a node Unknown
 	counts  nodeFigures
 }
 
 // nodeFigures are what a run did.
 type nodeFigures struct {
-	updates, unknown, taints, swaps, removals, marks, halves, evicted, conflicts, settled int
+	updates, unknown, taints, swaps, removals, marks, halves, conflicts, settled int
 }
 
 func newNodeJudge(w *nodeWorld) *nodeJudge {
-	return &nodeJudge{w: w, live: map[string]*order{}, gone: map[string]bool{}}
+	return &nodeJudge{referee: newReferee(&w.ledger), w: w}
 }
 
-// begin begins what a feed does; nil a life.
-func (j *nodeJudge) begin(f *feeder) {
+// recovered begins a life, which has no feed yet.
+func (j *nodeJudge) recovered(context.Context, *life) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.feed = f; f == nil {
-		j.unknown = 0
-	}
+	j.start()
+	j.unknown = 0
+}
+
+// relist says that a feed begins, or takes over from another in the same life.
+func (j *nodeJudge) relist(f *feeder) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.takeOver(f)
 }
 
 // silences is how many nodes this life has ordered to be Unknown.
@@ -55,18 +59,6 @@ func (j *nodeJudge) silences() int {
 	defer j.mu.Unlock()
 	return j.unknown
 }
-
-func (j *nodeJudge) connected() {}
-
-// forget says that the executor has lost its orders: they may be sent again.
-func (j *nodeJudge) forget() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.live = map[string]*order{}
-}
-
-// fences is how many fences were asked for.
-func (j *nodeJudge) fences() uint64 { return j.w.fences.Load() }
 
 // ended notes, once a life and its streams are over, which nodes it may have found silent.
 func (j *nodeJudge) ended(at time.Time) {
@@ -98,8 +90,7 @@ func graceSince(f *feeder, n *kubeNode, passed uint64) (time.Time, bool) {
 // ordered judges an order as it arrives.
 func (j *nodeJudge) ordered(o *order, m *reprievev1.Order) {
 	j.mu.Lock()
-	f, live, gone := j.feed, j.live[o.uid], j.gone[o.uid]
-	j.live[o.uid] = o
+	f, broken := j.feed, j.arrived(o)
 	if o.update != nil {
 		j.count(o.update)
 	}
@@ -112,15 +103,8 @@ func (j *nodeJudge) ordered(o *order, m *reprievev1.Order) {
 		wrong = j.pod(o, m.GetEvictPod())
 	}
 	j.w.mu.Unlock()
-	switch {
-	case f == nil || !f.listed.Load():
-		j.violation("I4: %s was ordered before the feed had listed", o.uid)
-	case live != nil && live.answers == 0 && o.received.Before(live.deadline.Add(-transit)):
-		j.violation("I5: %s has a second order, %s before the deadline of the first", o.uid, live.deadline.Sub(o.received))
-	case gone:
-		j.violation("I1: %s was sent again after its eviction was acknowledged", o.uid)
-	case wrong != "":
-		j.violation("%s", wrong)
+	if why := cmp.Or(broken, wrong); why != "" {
+		j.violation("%s", why)
 	}
 }
 
@@ -237,34 +221,12 @@ func (j *nodeJudge) pod(o *order, m *reprievev1.EvictPod) string {
 	return ""
 }
 
-// answered notes what became of an answer.
-func (j *nodeJudge) answered(o *order, accepted bool) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if j.live[o.uid] == o {
-		delete(j.live, o.uid)
-	}
-	switch {
-	case accepted && o.answer == reprievev1.Outcome_OUTCOME_EVICTED:
-		j.gone[o.uid] = true
-		j.counts.evicted++
-	case !accepted && o.answers == 1 && time.Now().Before(o.deadline.Add(-transit)):
-		j.violation("I1: the answer to %s was not taken although its delivery was live: it is not on disk", o.uid)
-	}
-}
-
 // carryOut does what an order says, as far as chance lets it.
 func (j *nodeJudge) carryOut(o *order, faulty bool, rng *rand.Rand) reprievev1.Outcome {
-	faulty = faulty && o.attempt < 3
 	if o.update == nil {
-		if faulty && rng.IntN(6) == 0 {
-			return reprievev1.Outcome_OUTCOME_FAILED
-		}
-		j.w.mu.Lock()
-		defer j.w.mu.Unlock()
-		j.w.evict(o.uid)
-		return reprievev1.Outcome_OUTCOME_EVICTED
+		return j.evict(o, faulty, rng, j.w.evict)
 	}
+	faulty = faulty && o.attempt < 3
 	parts := []func(int, *reprievev1.UpdateNode, *rand.Rand) bool{j.conditions, j.taints, j.pods}
 	last := len(parts)
 	if faulty && rng.IntN(3) == 0 {
@@ -393,6 +355,6 @@ func (j *nodeJudge) report() string {
 	c := &j.counts
 	return strings.Join([]string{
 		fmt.Sprintf("%d orders for nodes: %d silences, %d that taint, %d of them swaps, %d that take taints off, %d that mark pods", c.updates, c.unknown, c.taints, c.swaps, c.removals, c.marks),
-		fmt.Sprintf("%d were left half done, %d met another hand's change; %d evictions acknowledged, the cluster was settled %d times, no violation", c.halves, c.conflicts, c.evicted, c.settled),
+		fmt.Sprintf("%d were left half done, %d met another hand's change; %d evictions acknowledged, the cluster was settled %d times, no violation", c.halves, c.conflicts, j.evicted(), c.settled),
 	}, "\n")
 }

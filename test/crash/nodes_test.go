@@ -5,7 +5,6 @@ package crash
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -45,30 +44,22 @@ defaults:
     disable_silence_hold: true
 `
 
-// nodeRun is one program's lives with the health of nodes.
+// nodeRun is a trial of a cluster whose nodes fall silent and come back.
 type nodeRun struct {
-	t    *testing.T
-	seed uint64
-	rng  *rand.Rand
-	p    *program
-	w    *nodeWorld
-	j    *nodeJudge
-	x    *executor
-	met  map[string]int
-	// executing: the executor has a stream of this life.
-	executing bool
+	trial
+	w *nodeWorld
+	j *nodeJudge
 }
 
 func newNodeRun(t *testing.T, bin string, seed uint64) *nodeRun {
 	t.Helper()
 	w := newNodeWorld(rand.New(rand.NewPCG(seed, 5)))
 	j := newNodeJudge(w)
-	r := &nodeRun{
-		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 6)), p: newProgram(t, bin, nodeHealth), w: w, j: j, met: map[string]int{},
-		x: &executor{j: j, cluster: nodeCluster, nodes: true, rng: rand.New(rand.NewPCG(seed, 7)), held: map[string]*order{}},
-	}
-	w.fence = r.x.fence
-	return r
+	x := &executor{j: j, cluster: nodeCluster, nodes: true, rng: rand.New(rand.NewPCG(seed, 7)), held: map[string]*order{}}
+	w.fence = x.fence
+	return &nodeRun{w: w, j: j, trial: trial{
+		findings: &j.findings, t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 6)), p: newProgram(t, bin, nodeHealth), x: x, met: map[string]int{},
+	}}
 }
 
 // TestCrashNodes kills the service an eighth of -kills times while orders for nodes are out, with lives long enough for
@@ -78,28 +69,21 @@ func TestCrashNodes(t *testing.T) {
 	t.Parallel()
 	r := newNodeRun(t, build(t, moduleRoot(t)), chosenSeed())
 	for n := range max(*kills/8, 1) {
-		if found := r.turn(n); len(found) > 0 {
-			t.Fatalf("after %d kills, with -seed=%d:\n%s", n+1, r.seed, strings.Join(found[:min(len(found), 20)], "\n"))
-		}
+		r.turn(n)
+		r.check(fmt.Sprintf("after %d kills", n+1))
 	}
 	r.settle()
-	if found := r.j.found(); len(found) > 0 {
-		t.Fatalf("at the end, with -seed=%d:\n%s", r.seed, strings.Join(found[:min(len(found), 20)], "\n"))
-	}
-	var points []string
-	for _, name := range slices.Sorted(maps.Keys(r.met)) {
-		points = append(points, fmt.Sprintf("%s %d", name, r.met[name]))
-	}
-	t.Logf("seed %d: kills: %s\n%s", r.seed, strings.Join(points, ", "), r.j.report())
+	r.check("at the end")
+	t.Logf("seed %d: kills: %s\n%s", r.seed, r.points(), r.j.report())
 }
 
 // turn is the nth life, and now and then one in which everything must come to rest.
 func (r *nodeRun) turn(n int) []string {
 	r.life()
-	if n%settleEvery == settleEvery-1 && len(r.j.found()) == 0 {
+	if n%settleEvery == settleEvery-1 && len(r.found()) == 0 {
 		r.settle()
 	}
-	return r.j.found()
+	return r.found()
 }
 
 // life starts the service and loads it until it is killed: at a point, or in a long life soon after a node was ordered
@@ -120,10 +104,10 @@ func (r *nodeRun) life() {
 	}
 	r.p.shift(0)
 	l := r.p.start(point, n, time.Duration(r.rng.IntN(2))*20*time.Millisecond)
+	defer l.kill()
 	ctx, cancel := context.WithCancel(r.t.Context())
 	defer cancel()
-	f, err := r.connect(ctx, l)
-	if err == nil {
+	if r.up(ctx, l) == nil && r.connect(ctx, l) == nil {
 		r.load(l, until, long)
 	} else {
 		l.wait(lifetime)
@@ -136,59 +120,21 @@ func (r *nodeRun) life() {
 	default:
 		r.met["any time"]++
 	}
-	r.end(l, f, cancel)
-	if s := l.status(); s != "signal: killed" {
-		r.j.violation("the service ended by itself: %s", s)
-	}
+	r.end(l)
 	for range r.rng.IntN(60) {
 		r.w.step()
 	}
 }
 
-// end kills the service and waits until nothing of it is heard any more.
-func (r *nodeRun) end(l *life, f *feeder, cancel context.CancelFunc) {
-	l.kill()
-	at := time.Now()
-	cancel()
-	if f != nil {
-		f.stop()
-	}
-	if r.executing {
-		r.x.mu.Lock()
-		ended := r.x.ended
-		r.x.mu.Unlock()
-		<-ended
-	}
-	r.j.ended(at)
-}
-
-// connect executes and feeds. On a busy machine a connection may fail though the service lives.
-func (r *nodeRun) connect(ctx context.Context, l *life) (*feeder, error) {
-	r.j.begin(nil)
-	r.executing = false
-	if err := r.p.ready(l); err != nil {
-		if err != errDied {
-			r.t.Fatal(err)
-		}
-		return nil, err
-	}
+// connect executes and feeds.
+func (r *nodeRun) connect(ctx context.Context, l *life) error {
 	if err := r.x.connect(ctx, l); err != nil {
-		return nil, err
+		return err
 	}
-	r.executing = true
-	f, err := startFeed(ctx, r.w, l, feedHello{feeder: "f"})
-	if err != nil {
-		return nil, err
+	if err := r.feed(ctx, l, r.w); err != nil {
+		return err
 	}
-	r.j.begin(f)
-	select {
-	case <-f.synced:
-		return f, nil
-	case <-f.ended:
-		return f, f.err
-	case <-l.dead:
-		return f, errDied
-	}
+	return r.synced(l)
 }
 
 // load lets the kubelets live, and some die, until the service is killed or a node was ordered to be Unknown.
@@ -217,37 +163,16 @@ func (r *nodeRun) load(l *life, within time.Duration, long bool) {
 
 // settle lets the service live and fails if the nodes do not come to look as their health says.
 func (r *nodeRun) settle() {
-	r.p.shift(0)
-	r.x.soothe(true)
-	defer r.x.soothe(false)
-	l := r.p.start("", 0, 0)
-	ctx, cancel := context.WithCancel(r.t.Context())
-	defer cancel()
-	until := time.Now().Add(quietWithin)
-	f, err := r.connect(ctx, l)
-	for ; err != nil; f, err = r.connect(ctx, l) {
-		if f != nil {
-			f.stop()
-		}
-		if l.wait(50*time.Millisecond) || time.Now().After(until) {
-			r.t.Fatalf("no connection to the service: %v", err)
-		}
-		r.t.Logf("connecting again: %v", err)
-	}
-	for {
-		r.w.tick()
-		left := r.j.left()
-		if len(left) == 0 {
-			break
-		}
-		if time.Now().After(until) {
-			r.j.violation("N7: not done after %s: %s", quietWithin, strings.Join(left, "; "))
-			break
-		}
-		if l.wait(20 * time.Millisecond) {
-			r.t.Fatal("the service died without a cause")
-		}
-	}
+	r.rest(calm{
+		within:  quietWithin,
+		connect: r.connect,
+		left: func() []string {
+			r.w.tick()
+			return r.j.left()
+		},
+		late: func(_ context.Context, _ *life, left []string) {
+			r.violation("N7: not done after %s: %s", quietWithin, strings.Join(left, "; "))
+		},
+	})
 	r.j.counts.settled++
-	r.end(l, f, cancel)
 }

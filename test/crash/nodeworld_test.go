@@ -80,7 +80,8 @@ type nodeWorld struct {
 }
 
 func newNodeWorld(rng *rand.Rand) *nodeWorld {
-	w := &nodeWorld{ledger: ledger{rng: rng, wake: make(chan struct{}, 1)}, pods: map[string]*kubePod{}}
+	w := &nodeWorld{pods: map[string]*kubePod{}}
+	w.ledger = ledger{name: nodeCluster, settle: w.settle, rng: rng, wake: make(chan struct{}, 1)}
 	for i := range w.nodes {
 		w.nodes[i] = &kubeNode{name: nodeName(i), zone: strconv.Itoa(i % kubeZones), alive: true, ready: statusTrue, heartbeat: time.Now(), renew: time.Now()}
 		w.tell(i)
@@ -90,9 +91,6 @@ func newNodeWorld(rng *rand.Rand) *nodeWorld {
 	}
 	return w
 }
-
-// cluster is its name.
-func (w *nodeWorld) cluster() string { return nodeCluster }
 
 // defaultWait is the policy's default toleration in seconds.
 const defaultWait = 2
@@ -343,22 +341,9 @@ func (w *nodeWorld) list() ([]*reprievev1.Event, uint64) {
 	return all, last
 }
 
-// acknowledge notes that the service has all changes up to number on its disk.
-func (w *nodeWorld) acknowledge(number uint64) {
-	w.settle(number)
-	if w.fence != nil {
-		w.fence()
-	}
-}
-
-func (w *nodeWorld) settle(number uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	fence := w.fences.Add(1)
+func (w *nodeWorld) settle(number, fence uint64) {
 	for _, n := range w.nodes {
-		if n.told <= number && n.settled.IsZero() {
-			n.settled, n.fence = time.Now(), fence
-		}
+		n.know(number, fence)
 		settle(n.readies, number, fence)
 		settle(n.starts, number, fence)
 		fresh := slices.ContainsFunc(n.beats, func(b past[time.Time]) bool { return b.fence == 0 && b.told <= number })

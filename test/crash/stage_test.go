@@ -282,9 +282,7 @@ func (s *stage) meet(f staged) {
 	if took < 0 {
 		s.j.violation("not recovered in %s after: %s", recoverWithin, f.name)
 	}
-	if found := s.j.found(); len(found) > 0 {
-		s.t.Fatalf("after %q, with -seed=%d:\n%s", f.name, s.seed, strings.Join(found[:min(len(found), 10)], "\n"))
-	}
+	s.check(fmt.Sprintf("after %q", f.name))
 	r := s.table[f.name]
 	if r == nil {
 		r = &row{fault: f.name, how: f.how}
@@ -297,22 +295,19 @@ func (s *stage) meet(f staged) {
 // finish waits until everything that is due has left, and reports.
 func (s *stage) finish() {
 	s.loading()
-	s.x.settle()
+	s.x.soothe(true)
 	until := time.Now().Add(recoverWithin)
-	for s.due() > 0 && time.Now().Before(until) {
+	for len(s.due()) > 0 && time.Now().Before(until) {
 		s.pause(50 * time.Millisecond)
 	}
-	if left := s.due(); left > 0 {
-		open, _ := s.j.list(context.Background(), s.l)
-		s.j.violation("%d pods that are due have not left; open are %v", left, open)
+	if left := s.due(); len(left) > 0 {
+		s.stayed(context.Background(), s.l, left)
 	}
 	s.memory.last, s.memory.goroutines = s.rss(), s.goroutines()
 	if s.memory.goroutines > s.memory.goroutines0+20 {
 		s.j.violation("goroutines: %d at the start, %d at the end", s.memory.goroutines0, s.memory.goroutines)
 	}
-	if found := s.j.found(); len(found) > 0 {
-		s.t.Fatalf("at the end, with -seed=%d:\n%s", s.seed, strings.Join(found[:min(len(found), 10)], "\n"))
-	}
+	s.check("at the end")
 	s.t.Log(s.figures())
 }
 
@@ -332,8 +327,8 @@ func (s *stage) figures() string {
 		total += n
 		fmt.Fprintf(&b, "| %s | %s | %d | nothing | %s | %s |\n", name, r.how, n, r.recovery[n/2].Round(time.Millisecond), r.recovery[n-1].Round(time.Millisecond))
 	}
-	c := s.j.counts
-	fmt.Fprintf(&b, "%d faults, %d orders, %d evictions acknowledged, %d due instants compared, %d audits of what is open, no violation\n", total, c.orders, c.evicted, c.dues, c.audits)
+	c := s.j.figures()
+	fmt.Fprintf(&b, "%d faults, %d orders, %d evictions acknowledged, %d due instants compared, %d audits of what is open, no violation\n", total, c.orders, s.j.evicted(), c.dues, c.audits)
 	fmt.Fprintf(&b, "resident: %d MiB at the start, %d MiB at the end, at most %d MiB; goroutines %d and %d\n",
 		s.memory.first>>10, s.memory.last>>10, s.memory.peak>>10, s.memory.goroutines0, s.memory.goroutines)
 	fmt.Fprintf(&b, "feeds ended with: %v", s.refused)

@@ -77,8 +77,19 @@ func (b *bits) change(number uint64) {
 	b.told, b.settled, b.fence = number, time.Time{}, 0
 }
 
+// know notes that the service has all changes up to number.
+func (b *bits) know(number, fence uint64) {
+	if b.told <= number && b.settled.IsZero() {
+		b.settled, b.fence = time.Now(), fence
+	}
+}
+
 // ledger has what changes in a cluster for its feed. Who embeds it keeps all else under the same lock.
 type ledger struct {
+	name string
+	// settle notes what the service knows by now: all changes up to number. mu is held.
+	settle func(number, fence uint64)
+
 	mu  sync.Mutex // guards what follows but the fences
 	rng *rand.Rand
 	// changes counts all changes; queue has those that no stream has taken.
@@ -120,6 +131,19 @@ func (g *ledger) take() []change {
 // woken is told of each change.
 func (g *ledger) woken() <-chan struct{} { return g.wake }
 
+// cluster is its name.
+func (g *ledger) cluster() string { return g.name }
+
+// acknowledge notes that the service has all changes up to number on its disk.
+func (g *ledger) acknowledge(number uint64) {
+	g.mu.Lock()
+	g.settle(number, g.fences.Add(1))
+	g.mu.Unlock()
+	if g.fence != nil {
+		g.fence()
+	}
+}
+
 // world is the cluster: what is so, and what the service has acknowledged of it.
 type world struct {
 	ledger
@@ -134,7 +158,8 @@ type world struct {
 }
 
 func newWorld(rng *rand.Rand) *world {
-	w := &world{ledger: ledger{rng: rng, wake: make(chan struct{}, 1)}, pods: map[string]*pod{}, names: map[string]string{}, steady: -1}
+	w := &world{pods: map[string]*pod{}, names: map[string]string{}, steady: -1}
+	w.ledger = ledger{name: clusterName, settle: w.settle, rng: rng, wake: make(chan struct{}, 1)}
 	for n := range nodeCount {
 		for i := range podsPerNode {
 			w.create(fmt.Sprintf("p-%d-%d", n, i), n)
@@ -293,32 +318,13 @@ func (w *world) list() ([]*reprievev1.Event, uint64) {
 	return all, w.changes
 }
 
-// cluster is its name.
-func (w *world) cluster() string { return clusterName }
-
-// acknowledge notes that the service has all changes up to number on its disk.
-func (w *world) acknowledge(number uint64) {
-	w.settle(number)
-	if w.fence != nil {
-		w.fence()
-	}
-}
-
-func (w *world) settle(number uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now, fence := time.Now(), w.fences.Add(1)
-	known := func(b *bits) {
-		if b.told <= number && b.settled.IsZero() {
-			b.settled, b.fence = now, fence
-		}
-	}
+func (w *world) settle(number, fence uint64) {
 	for n := range w.nodes {
-		known(&w.nodes[n])
+		w.nodes[n].know(number, fence)
 		settle(w.were[n], number, fence)
 	}
 	for _, p := range w.pods {
-		known(&p.bits)
+		p.know(number, fence)
 		settle(p.were, number, fence)
 	}
 }
