@@ -121,7 +121,8 @@ func (j *judge) offset(ahead time.Duration) {
 	j.ahead, j.lag = ahead, max(j.lag, -ahead)
 }
 
-// adopted says that the service takes the cluster for new: every wait is whole again.
+// adopted says that the service, whose time is more than a day later than when it stopped, takes the cluster for new:
+// every wait is whole again, and what was out has had its time.
 func (j *judge) adopted() {
 	j.w.mu.Lock()
 	defer j.w.mu.Unlock()
@@ -134,6 +135,9 @@ func (j *judge) adopted() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.dues = map[string]map[string]time.Time{}
+	for _, o := range j.live {
+		o.deadline = time.Now()
+	}
 }
 
 // left reports whether a pod's eviction was acknowledged.
