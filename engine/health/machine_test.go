@@ -618,3 +618,27 @@ func TestN8ALateReturnProvesNothing(t *testing.T) {
 		t.Error("it is doubted no more")
 	}
 }
+
+// A node that waits for its NoExecute taint while nearly all others are held gets
+// none at the zone's rate, and it is told why.
+func TestN11AHeldTaintSaysWhy(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	others := []string{"l", "m"}
+	for i := range 20 {
+		others = append(others, fmt.Sprintf("n%d", i))
+	}
+	r.begin(append(others, "a", "b")...)
+	r.pass(20*time.Second, others...)
+	r.pass(51*time.Second, "l", "m")
+	r.m.Node(r.now, nodeWith("m", StatusFalse, 0))
+	r.m.Settle(r.now)
+	// b was granted it and is not Unknown yet; m waits.
+	for name, why := range map[string]string{"b": "no heartbeat for 50s", "m": "condition Ready is False (Kubelet)"} {
+		v, _ := r.m.View(name)
+		i := slices.IndexFunc(v.Taints, func(t TaintView) bool { return noExecute.Has(t.Taint) })
+		if i < 0 || v.Taints[i].Hold != HoldDisruption || !v.Taints[i].At.IsZero() ||
+			v.Taints[i].Reason != why+"; nearly all nodes are silent, so that no node has it until more than a few are heard again" {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}

@@ -147,7 +147,7 @@ func (m *Machine) taintView(n *node, t Taint, wanted TaintSet) TaintView {
 	case v.Change == ChangeNone:
 	case !m.live:
 		v.Hold = HoldNotSynced
-	case m.withheld(n):
+	case m.withheld(n), noExecute.Has(t) && v.Change == ChangeAdd && m.heldBack(n):
 		v.Hold = HoldDisruption
 	}
 	return v
@@ -174,6 +174,8 @@ func (m *Machine) taintReason(n *node, t Taint, wanted TaintSet) string {
 	switch {
 	case noExecute.Has(t) && !wanted.Has(t) && n.bad() && !m.disruptedSince.IsZero():
 		return "all zones are fully disrupted: no node has it until one is ready"
+	case noExecute.Has(t) && n.bad() && m.heldBack(n):
+		return m.reason(n) + "; nearly all nodes are silent, so that no node has it until more than a few are heard again"
 	case noExecute.Has(t) && !wanted.Has(t) && m.coming(n).Has(t):
 		rate := m.rate(n.zone)
 		lets := fmt.Sprintf("%.3g nodes a second have it", rate)

@@ -66,6 +66,12 @@ func (m *Machine) withheld(n *node) bool {
 	return n.lacksUnknown() && (!m.blindSince.IsZero() || m.stale() || !m.heldSince.IsZero())
 }
 
+// heldBack reports whether a silence of nearly all keeps a node from getting a
+// NoExecute taint. One that has one may have it swapped.
+func (m *Machine) heldBack(n *node) bool {
+	return !m.heldSince.IsZero() && n.Taints&noExecute == 0
+}
+
 // Want is what must change on a node now; false if nothing must, or nothing is
 // known well enough.
 func (m *Machine) Want(name string) (Want, bool) {
@@ -83,7 +89,7 @@ func (m *Machine) Want(name string) (Want, bool) {
 		// Whether it is silent is not known well enough; that it keeps its pods is.
 		w.Remove = n.Taints & noExecute
 	}
-	if !m.heldSince.IsZero() && n.Taints&noExecute == 0 {
+	if m.heldBack(n) {
 		w.Add &^= noExecute
 	}
 	if w.Ordered == (Ordered{}) {

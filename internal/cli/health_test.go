@@ -231,6 +231,11 @@ func TestSimulateSilence(t *testing.T) {
 	if code, out, errs = h.run("simulate", "-f", "-", "--silent", "n1", "-o", "json"); code != exitOK || errs != "" || !strings.Contains(out, `"event": "tainted"`) || !strings.Contains(out, `"in": "351s"`) {
 		t.Errorf("exit %d, stderr %q, output %s", code, errs, out)
 	}
+	// What keeps a NoExecute taint back is told: a zone's rate, and a silence of nearly all.
+	_, out, _ = h.run("simulate", "-f", "-", "--silent", "n1", "--silent", "n2", "--silent", "n3")
+	golden(t, "simulate-silence-zone.txt", out)
+	_, out, _ = h.run("simulate", "-f", "-", "--silent", "n1", "--silent", "n2", "--silent", "n3", "--silent", "n4")
+	golden(t, "simulate-silence-held.txt", out)
 	if code, _, errs = h.run("simulate", "-f", "-", "--silent", "n9"); code != exitFailure || !strings.Contains(errs, `no node "n9" in the dump`) {
 		t.Errorf("exit %d, stderr %q", code, errs)
 	}

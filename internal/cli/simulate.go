@@ -34,7 +34,8 @@ Pods that leave come first, by time, then those that stay, with the reason.
 
 --silent supposes instead that a node sends no heartbeat any more, while all others do,
 and runs node health (policy node_health ENFORCE) over the dump's nodes: it tells when the
-node is unknown and gets its taints, at its zone's rate, and counts pods' waits from there.`,
+node is unknown and gets its taints, at its zone's rate, or what keeps a NoExecute taint
+back, and counts pods' waits from there.`,
 		Example: `  kubectl get nodes,pods -A -o json | reprieve simulate -f - --not-ready n1
   reprieve simulate -f nodes.yaml -f pods.yaml --taint n1=drain=yes:NoExecute --selector app=web
   reprieve simulate -f cluster.yaml --silent n1 --silent n2`,
@@ -151,9 +152,13 @@ func (a *app) supposeSilence(ctx context.Context, opts *replay.SimulateOptions, 
 	return nil
 }
 
+// silenceWidth is the width of what becomes of silent nodes: it leaves room for a
+// node's name.
+const silenceWidth = 66
+
 // printSilence tells what becomes of silent nodes.
 func (a *app) printSilence(events []replay.Event) error {
-	t := &table{columns: []column{{"NODE", 12}, {"AFTER", 0}, {"WHAT", 40}}}
+	t := &table{columns: []column{{"NODE", 12}, {"AFTER", 0}, {"WHAT", 0}}}
 	for _, ev := range events {
 		what := ev.Kind
 		if ev.Health.Taint != "" {
@@ -162,7 +167,11 @@ func (a *app) printSilence(events []replay.Event) error {
 		if ev.Health.Reason != "" {
 			what += ": " + ev.Health.Reason
 		}
-		t.add(orDash(ev.Health.Node), shortDuration(ev.At), what)
+		node, after := orDash(ev.Health.Node), shortDuration(ev.At)
+		for _, part := range wrap(cleanText(what), silenceWidth) {
+			t.add(node, after, part)
+			node, after = "", "" // What does not fit goes on below.
+		}
 	}
 	if err := a.printTable(t, "Nothing becomes of the silent nodes."); err != nil {
 		return err

@@ -52,6 +52,10 @@ type Driver struct {
 	// health is on. After it the service is blind to heartbeats.
 	LeasesUntil time.Duration
 
+	// TellWaits also tells why a silent node does not have its NoExecute taint yet, by
+	// events of kind waits.
+	TellWaits bool
+
 	// OnEvent, if set, is told what happens to evictions, in order.
 	OnEvent func(Event)
 	// OnOrder, if set, is told of each order at the moment it leaves, from one of

@@ -25,7 +25,9 @@ const (
 //   - ready, not-ready or unknown: condition Ready is taken so from now on;
 //   - tainted or untainted: the node got or lost Taint; while node health only
 //     observes, it would have;
-//   - pods-not-ready: the executor has marked the node's pods so.
+//   - pods-not-ready: the executor has marked the node's pods so;
+//   - waits: it is to have Taint, a NoExecute one, and Reason says what keeps that back;
+//     again when the reason is another. Only with Driver.TellWaits.
 //
 // Of a cluster, with Node empty, it is blind, silence-hold, stale or all-disrupted,
 // and the same with -over when that ends.
@@ -51,6 +53,8 @@ type nodeSeen struct {
 	taints health.TaintSet
 	// reasons are why it has its taints, or is to lose one.
 	reasons map[health.Taint]string
+	// waits is what was last told of why it does not have its NoExecute taint.
+	waits string
 }
 
 // shown is an object as a feed last showed it; serial orders objects by when they first came.
@@ -337,6 +341,10 @@ func (d *Driver) tellNode(cluster string, seen *healthSeen, n *engine.NodeStatus
 			now.taints |= health.Set(t.Taint)
 		}
 	}
+	var lacks health.Taint
+	if d.TellWaits {
+		lacks, now.waits = waitsFor(n.Health, seen.states["silence-hold"])
+	}
 	seen.nodes[n.Name] = now
 	tell := func(kind string, taint string, reason string) {
 		d.happened(Event{At: d.Now(), Kind: kind, Health: &HealthEvent{Cluster: cluster, Node: n.Name, Taint: taint, Reason: reason}})
@@ -353,6 +361,25 @@ func (d *Driver) tellNode(cluster string, seen *healthSeen, n *engine.NodeStatus
 	for _, t := range (was.taints &^ now.taints).List() {
 		tell("untainted", t.String(), cmp.Or(now.reasons[t], was.reasons[t]))
 	}
+	if now.waits != "" && now.waits != was.waits {
+		tell("waits", lacks.String(), now.waits)
+	}
+}
+
+// waitsFor is the NoExecute taint that a node does not have, and what keeps it back,
+// in the words of an explanation; no words if nothing does. held: a silence of nearly
+// all is, so that a node that sends nothing is not known to be silent.
+func waitsFor(h *engine.NodeHealthStatus, held bool) (health.Taint, string) {
+	for _, t := range h.Taints {
+		noExecute := t.Taint == health.NotReadyNoExecute || t.Taint == health.UnreachableNoExecute
+		if noExecute && t.Change == health.ChangeAdd && (t.Hold == health.HoldRate || t.Hold == health.HoldDisruption) {
+			return t.Taint, t.Reason
+		}
+	}
+	if held && !h.Silent && h.Ready == health.StatusTrue && len(h.Changes) > 0 {
+		return health.UnreachableNoExecute, h.Changes[0]
+	}
+	return 0, ""
 }
 
 func readyKind(s health.Status) string {

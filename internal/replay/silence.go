@@ -21,8 +21,8 @@ const (
 
 // Silence runs node health over the nodes of dumps, of which those named in
 // o.Silent send no heartbeat from now on while all others do, and returns what
-// happens to these and to their clusters' node health, in order. It ends when all of
-// them have their NoExecute taint, or nothing happens any more.
+// happens to these and to their clusters' node health, in order, also what keeps their
+// NoExecute taints back. It ends when all of them have these, or nothing happens any more.
 func Silence(ctx context.Context, o SimulateOptions, open engine.StoreOpener) ([]Event, error) {
 	entries, err := readAll(o.Sources, o.Warn)
 	if err != nil {
@@ -39,7 +39,7 @@ func Silence(ctx context.Context, o SimulateOptions, open engine.StoreOpener) ([
 		return nil, err
 	}
 	defer d.Close(context.WithoutCancel(ctx))
-	d.NodeHealth, d.LeasesUntil = engine.NodeHealthEnforce, maxSilence
+	d.NodeHealth, d.LeasesUntil, d.TellWaits = engine.NodeHealthEnforce, maxSilence, true
 	var events []Event
 	waiting := map[nodeKey]bool{}
 	d.OnEvent = func(ev Event) {
