@@ -307,7 +307,7 @@ func (g *Engine) GrantReprieve(ctx context.Context, name string, ref PodRef, r R
 		case p == nil:
 			return fmt.Errorf("%w: %s in cluster %q", ErrPodUnknown, ref, cl.name)
 		}
-		r.Cluster, r.Namespace, r.Pod, r.UID, r.CreatedAt = cl.name, p.namespace, p.name, p.uid, c.clock.Now()
+		r.Cluster, r.Namespace, r.Pod, r.UID, r.CreatedAt = cl.name, p.namespace.Value(), p.name, p.uid, c.clock.Now()
 		if !r.Until.After(r.CreatedAt) {
 			return fmt.Errorf("%w: the reprieve's end %s is not in the future", ErrInvalid, r.Until.Format(time.RFC3339))
 		}

@@ -36,7 +36,7 @@ func (c *clusterConf) pauseFor(p *pod, now time.Time) *Pause {
 	var found *Pause
 	for i := range c.pauses {
 		q := &c.pauses[i]
-		if q.over(now) || !q.covers(p.namespace, p.nodeName) {
+		if q.over(now) || !q.covers(p.namespace.Value(), p.node.name) {
 			continue
 		}
 		// Of several the one that ends last decides.
@@ -93,15 +93,6 @@ type cluster struct {
 	// strayHealth are nodes of which the store remembers something although node
 	// health is off now; it is removed at the start.
 	strayHealth []string
-	// shadowSaid is what shadow mode said before the start, by pod UID, until the
-	// first list has shown the pods.
-	shadowSaid map[string]wouldEvict
-}
-
-// wouldEvict is what shadow mode said of a pod.
-type wouldEvict struct {
-	due   time.Time
-	cause string
 }
 
 type routedNode struct {
@@ -312,7 +303,7 @@ func (s *shard) redecide(sc *shardCluster) {
 func (cl *cluster) locate(ref PodRef) *pod {
 	if ref.UID != "" {
 		p := cl.pods.byUID(ref.UID)
-		if p != nil && ref.Name != "" && (p.name != ref.Name || p.namespace != ref.Namespace) {
+		if p != nil && ref.Name != "" && (p.name != ref.Name || p.namespace.Value() != ref.Namespace) {
 			return nil
 		}
 		return p

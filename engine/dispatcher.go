@@ -85,14 +85,14 @@ func (q *offers) complete() bool {
 }
 
 func (q *offers) push(o *offer) {
-	q.shards[o.ev.pod.shard.id].offered++
+	q.shards[o.ev.pod.shard().id].offered++
 	q.heap.push(o)
 }
 
 // remove takes an offer out if it is in.
 func (q *offers) remove(o *offer) {
 	if *o.at() != 0 {
-		q.shards[o.ev.pod.shard.id].offered--
+		q.shards[o.ev.pod.shard().id].offered--
 		q.heap.remove(o)
 	}
 }
@@ -286,7 +286,7 @@ func (d *dispatcher) grant(now time.Time) {
 		link.outstanding++
 		p := &permit{offer: o, link: link}
 		d.line.join(p)
-		o.ev.pod.shard.inbox.put(shardMsg{permit: p})
+		o.ev.pod.shard().inbox.put(shardMsg{permit: p})
 	}
 }
 

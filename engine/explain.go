@@ -34,7 +34,7 @@ func (g *Engine) Explain(ctx context.Context, name string, ref PodRef) (*PodExpl
 func (s *shard) explain(sc *shardCluster, p *pod) *PodExplanation {
 	d := Decide(DecideInput{Subject: p.subject(), NodeKnown: p.node.known, Taints: p.node.force, Guards: p.node.guards, Policy: &sc.conf.policy, Detail: true})
 	x := &PodExplanation{
-		Cluster: sc.name, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName,
+		Cluster: sc.name, Namespace: p.namespace.Value(), Pod: p.name, UID: p.uid, Node: p.node.name,
 		NodeStatus: p.node.status(), Tolerations: p.tols.tolerations(), BoundAt: p.boundAt.time(),
 		Decision: d, Now: s.now, Mode: sc.conf.policy.Mode,
 	}
@@ -209,11 +209,11 @@ func (g *Engine) Simulate(ctx context.Context, name string, taints []Hypothetica
 func simulateNode(sc *shardCluster, n *node, taints []Taint, namespace string) []SimulatedPod {
 	var out []SimulatedPod
 	for _, p := range n.pods {
-		if namespace != "" && p.namespace != namespace {
+		if namespace != "" && p.namespace.Value() != namespace {
 			continue
 		}
 		d := Decide(DecideInput{Subject: p.subject(), NodeKnown: true, Taints: taints, Guards: n.guards, Policy: &sc.conf.policy, Detail: true})
-		out = append(out, SimulatedPod{Cluster: sc.name, Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: n.name, Decision: d})
+		out = append(out, SimulatedPod{Cluster: sc.name, Namespace: p.namespace.Value(), Pod: p.name, UID: p.uid, Node: n.name, Decision: d})
 	}
 	return out
 }

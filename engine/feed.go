@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unique"
 )
 
 // feedWindow is how many messages of a feed may be under way. Beyond it the
@@ -368,10 +369,11 @@ func (f *FeedSession) release(e *feedEntry) {
 	if f.over != nil {
 		return
 	}
-	cl.sync, cl.shadowSaid = SyncLive, nil
+	cl.sync = SyncLive
 	cl.reconfigure(reconfiguration{
 		edit: func(c *clusterConf) { c.released = true },
 		each: func(s *shard, sc *shardCluster) {
+			sc.saidBefore = nil
 			s.releaseOverdue(sc)
 			s.regate(sc, RecallNone)
 		},
@@ -486,14 +488,14 @@ func (cl *cluster) routePodGone(seen *Pod, part func(*shard) *batch) {
 // returns is valid until the next event is routed.
 func (cl *cluster) forget(p *pod, superseded bool, part func(*shard) *batch) *podOp {
 	cl.pods.remove(p)
-	b := part(p.shard)
+	b := part(p.shard())
 	b.pods = append(b.pods, podOp{pod: p, superseded: superseded})
 	return &b.pods[len(b.pods)-1]
 }
 
 func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
 	p := cl.pods.byUID(seen.UID)
-	if p != nil && p.nodeName != seen.Node {
+	if p != nil && p.nodeName() != seen.Node {
 		// It was bound since. Its place is with the shard of its node.
 		cl.forget(p, false, part)
 		p = nil
@@ -503,20 +505,13 @@ func (cl *cluster) routePod(seen *Pod, part func(*shard) *batch) {
 			cl.forget(old, true, part)
 		}
 		p = &pod{
-			namespace: seen.Namespace, name: seen.Name, uid: seen.UID, nodeName: seen.Node,
-			shard: cl.core.shardOf(cl.name, seen.Node),
-		}
-		if said, ok := cl.shadowSaid[p.uid]; ok {
-			p.would = new(wouldEvict)
-			*p.would = said
-		}
-		if n := cl.nodes[p.nodeName]; n != nil {
-			p.nodeName = n.name // pods share their node's text
+			namespace: unique.Make(seen.Namespace), name: seen.Name, uid: seen.UID,
+			home: unique.Make(home{node: seen.Node, shard: cl.core.shardOf(cl.name, seen.Node)}),
 		}
 		cl.pods.add(p)
 	}
 	p.gen = cl.gen
-	b := part(p.shard)
+	b := part(p.shard())
 	b.pods = append(b.pods, podOp{pod: p, seen: seen, marked: seen.marked()})
 }
 
@@ -530,7 +525,7 @@ func (cl *cluster) unlisted() []Event {
 	}
 	for _, p := range cl.pods.pods {
 		if p != nil && p.gen != cl.gen {
-			gone = append(gone, Event{Type: EventDelete, Pod: &Pod{Namespace: p.namespace, Name: p.name, UID: p.uid}})
+			gone = append(gone, Event{Type: EventDelete, Pod: &Pod{Namespace: p.namespace.Value(), Name: p.name, UID: p.uid}})
 		}
 	}
 	return gone

@@ -135,11 +135,11 @@ func (s *shard) mark(sc *shardCluster, op *podOp, fresh bool, at time.Time) {
 		s.observe(sc, p, fresh && op.seen.Finished, at)
 		return
 	}
-	name := p.namespace + "/" + p.name
+	name := p.namespace.Value() + "/" + p.name
 	if count, log := sc.foreign.note(name, at); log {
 		s.core.opts.Logger.Warn("two evictors: another controller evicts pods for taints in a cluster with mode ENFORCE; "+
 			"start kube-controller-manager with --controllers=*,-taint-eviction-controller",
-			"cluster", sc.name, "pod", name, "uid", p.uid, "node", p.nodeName, "count", count)
+			"cluster", sc.name, "pod", name, "uid", p.uid, "node", p.node.name, "count", count)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"time"
+	"unique"
 
 	"github.com/reprieve-dev/reprieve/internal/failpoint"
 )
@@ -84,9 +85,11 @@ func (l *loader) Eviction(r *EvictionRecord) error {
 	}
 	s := l.core.shardOf(cl.name, r.Node)
 	sc := s.clusters[cl.name]
-	p := &pod{namespace: r.Namespace, name: r.Pod, uid: r.UID, shard: s, boundAt: instantOf(r.BoundAt)}
-	n := sc.nodeNamed(r.Node)
-	p.nodeName = n.name
+	p := &pod{
+		namespace: unique.Make(r.Namespace), name: r.Pod, uid: r.UID,
+		home: unique.Make(home{node: r.Node, shard: s}), boundAt: instantOf(r.BoundAt),
+	}
+	n := sc.nodeNamed(p.nodeName())
 	if !n.known && r.NodeUID != "" {
 		// Without a record it had no taint; its UID tells it from a later node of the name (D15).
 		n.known, n.uid = true, r.NodeUID
@@ -123,15 +126,18 @@ func (c *core) loadShadow(ctx context.Context, cl *cluster) error {
 		return nil
 	}
 	q := HistoryQuery{Cluster: cl.name, Reasons: []CloseReason{CloseWouldEvict}, Limit: 1000}
-	cl.shadowSaid = map[string]wouldEvict{}
+	said := map[string]wouldEvict{}
+	for _, s := range c.shards {
+		s.clusters[cl.name].saidBefore = said
+	}
 	for {
 		page, err := c.store.History(ctx, q)
 		if err != nil {
 			return fmt.Errorf("read shadow history of cluster %q: %w", cl.name, err)
 		}
 		for _, r := range page.Evictions {
-			if _, later := cl.shadowSaid[r.UID]; !later {
-				cl.shadowSaid[r.UID] = wouldEvict{due: r.Due, cause: causeKey(&r.Cause)}
+			if _, later := said[r.UID]; !later {
+				said[r.UID] = wouldEvict{due: instantOf(r.Due), cause: causeKey(&r.Cause)}
 			}
 		}
 		if q.Cursor = page.Cursor; q.Cursor == "" {

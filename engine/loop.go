@@ -44,7 +44,7 @@ func (s *shard) comesBack(sc *shardCluster, p *pod, seen *Pod) {
 	if seen.Owner != "" {
 		_, _ = h.Write([]byte(seen.Owner))
 	} else {
-		_, _ = h.Write([]byte(p.namespace + "/" + p.name))
+		_, _ = h.Write([]byte(p.namespace.Value() + "/" + p.name))
 	}
 	p.owner = h.Sum64()
 	if l := sc.loops[loopKey{p.node, p.owner}]; l != nil && !l.over(s.now) {
@@ -128,5 +128,5 @@ func (sc *shardCluster) loopWarning(p *pod, now time.Time) []string {
 		return nil
 	}
 	return []string{fmt.Sprintf("pods of the same owner were evicted from node %s %d times in a row and came back; "+
-		"each further eviction waits longer, up to %s", p.nodeName, p.wave, maxBackOff)}
+		"each further eviction waits longer, up to %s", p.node.name, p.wave, maxBackOff)}
 }

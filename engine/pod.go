@@ -4,15 +4,18 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+	"unique"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
 // pod is a pod as the engine keeps it: identity, tolerations and a few flags.
+// There may be a million: what few have is in tables of its shard.
 type pod struct {
 	// Identity never changes, so that the router may read it too.
-	namespace, name, uid, nodeName string
-	shard                          *shard
+	namespace unique.Handle[string]
+	name, uid string
+	home      unique.Handle[home]
 	// gen is the list the pod was last in; only the router touches it, under cluster.mu.
 	gen uint32
 
@@ -37,11 +40,20 @@ type pod struct {
 	// opened again at once: an executor, or another controller's mark, says that it
 	// is gone or going, and the feed has yet to show it.
 	quietUntil instant
-	// would remembers what shadow mode has already said of the pod.
-	would *wouldEvict
 }
 
-func (p *pod) fullName() podName { return podName{p.namespace, p.name} }
+// home is the node that a pod names, with the shard that owns it. All its pods
+// share one, which goes with the last of them.
+type home struct {
+	node  string
+	shard *shard
+}
+
+func (p *pod) nodeName() string { return p.home.Value().node }
+
+func (p *pod) shard() *shard { return p.home.Value().shard }
+
+func (p *pod) fullName() podName { return podName{p.namespace.Value(), p.name} }
 
 // alive reports whether the feed shows the pod, and not at its end.
 func (p *pod) alive() bool { return p.listed && !p.gone && !p.terminating && !p.finished }

@@ -11,20 +11,12 @@ type podTable struct {
 	free  []int32
 	uids  podIndex[string]
 	names podIndex[podName]
-	// namespaces has the texts that the pods of a namespace share.
-	namespaces map[string]*sharedText
 }
 
 type podName struct{ namespace, name string }
 
-// sharedText is a text with the number of pods that share it.
-type sharedText struct {
-	text string
-	pods int
-}
-
 func newPodTable() *podTable {
-	t := &podTable{namespaces: map[string]*sharedText{}}
+	t := &podTable{}
 	seed := maphash.MakeSeed()
 	t.uids = newPodIndex(
 		func(uid string) uint32 { return uint32(maphash.String(seed, uid)) },
@@ -57,13 +49,6 @@ func (t *podTable) byName(namespace, name string) *pod {
 
 // add puts a pod in whose UID is new. Its name is its own, whoever had it before.
 func (t *podTable) add(p *pod) {
-	ns := t.namespaces[p.namespace]
-	if ns == nil {
-		ns = &sharedText{text: p.namespace}
-		t.namespaces[ns.text] = ns
-	}
-	ns.pods++
-	p.namespace = ns.text
 	var place int32
 	if last := len(t.free) - 1; last >= 0 {
 		place, t.free = t.free[last], t.free[:last]
@@ -88,10 +73,6 @@ func (t *podTable) remove(p *pod) {
 	}
 	t.pods[place] = nil
 	t.free = append(t.free, place)
-	ns := t.namespaces[p.namespace]
-	if ns.pods--; ns.pods == 0 {
-		delete(t.namespaces, ns.text)
-	}
 }
 
 // podIndex leads from keys to the places of pods, by a hash of 32 bits.

@@ -213,7 +213,7 @@ func (s *shard) listNode(sc *shardCluster, name string, visit func(*eviction) bo
 		}
 	}
 	for e := range sc.active(s.now) {
-		if e.pod.gone && e.pod.nodeName == name && e.indexed {
+		if e.pod.gone && e.pod.node.name == name && e.indexed {
 			all = append(all, e)
 		}
 	}
@@ -229,8 +229,8 @@ func (s *shard) listNode(sc *shardCluster, name string, visit func(*eviction) bo
 
 func (s *shard) matches(sc *shardCluster, q *ListQuery, e *eviction) bool {
 	p := e.pod
-	if q.Namespace != "" && p.namespace != q.Namespace || q.Pod != "" && p.name != q.Pod ||
-		q.UID != "" && p.uid != q.UID || q.Node != "" && p.nodeName != q.Node {
+	if q.Namespace != "" && p.namespace.Value() != q.Namespace || q.Pod != "" && p.name != q.Pod ||
+		q.UID != "" && p.uid != q.UID || q.Node != "" && p.node.name != q.Node {
 		return false
 	}
 	if len(q.States) > 0 && !slices.Contains(q.States, s.stateNow(e)) {
@@ -411,8 +411,8 @@ func (c *core) status(ctx context.Context, cl *cluster) (*ClusterStatus, error) 
 	self := cl.pods.byUID(c.opts.SelfPodUID)
 	c.onShards(func(s *shard) {
 		parts[s.id] = s.status(cl.name)
-		if self != nil && self.shard == s && self.alive() {
-			st.Self = PodRef{UID: self.uid, Namespace: self.namespace, Name: self.name}
+		if self != nil && self.shard() == s && self.alive() {
+			st.Self = PodRef{UID: self.uid, Namespace: self.namespace.Value(), Name: self.name}
 		}
 	}, left.done)
 	cl.mu.Unlock()

@@ -103,7 +103,7 @@ func (g *Engine) onPod(ctx context.Context, name string, ref PodRef, f func(*sha
 		return err
 	}
 	done := make(chan error, 1)
-	p.shard.inbox.put(shardMsg{task: func(s *shard) {
+	p.shard().inbox.put(shardMsg{task: func(s *shard) {
 		sc := s.clusters[name]
 		if sc == nil || p.node == nil || p.gone {
 			done <- fmt.Errorf("%w: %s in cluster %q", ErrPodUnknown, ref, name)

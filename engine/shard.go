@@ -55,12 +55,31 @@ type shardCluster struct {
 	quiet []quietPod
 	// late are marks that were no decision's yet when they came, see observeLate.
 	late map[*pod]lateMark
+	// said is what shadow mode has said of the pods that are there; saidBefore is what
+	// it said before the start, by pod UID, until the first list has shown the pods.
+	// All shards of the cluster share saidBefore: it never changes.
+	said       map[*pod]wouldEvict
+	saidBefore map[string]wouldEvict
 	// loops are owners whose pods were evicted from a node lately.
 	loops map[loopKey]*loop
 	// loopsEnd is the instant before which none of loops has been quiet for long enough.
 	loopsEnd time.Time
 	pods     int
 	counts   counts
+}
+
+// wouldEvict is what shadow mode said of a pod.
+type wouldEvict struct {
+	due   instant
+	cause string
+}
+
+// say remembers what shadow mode says of a pod.
+func (sc *shardCluster) say(p *pod, w wouldEvict) {
+	if sc.said == nil {
+		sc.said = map[*pod]wouldEvict{}
+	}
+	sc.said[p] = w
 }
 
 // counts are a shard's open evictions by state and, of the due ones, by hold.

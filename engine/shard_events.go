@@ -167,8 +167,11 @@ func (s *shard) applyPod(sc *shardCluster, op *podOp, at time.Time) {
 		return
 	}
 	if p.node == nil {
-		sc.nodeNamed(p.nodeName).add(p)
+		sc.nodeNamed(p.nodeName()).add(p)
 		sc.pods++
+		if w, ok := sc.saidBefore[p.uid]; ok {
+			sc.say(p, w)
+		}
 	}
 	fresh := !p.listed
 	if fresh {
@@ -216,6 +219,7 @@ func (s *shard) podGone(sc *shardCluster, p *pod, superseded bool) {
 	s.interner.put(p.tols)
 	p.tols = nil
 	p.quietUntil = 0
+	delete(sc.said, p)
 	if p.ev != nil {
 		reason := ClosePodDeleted
 		if superseded {

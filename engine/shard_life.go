@@ -42,8 +42,8 @@ func (p *pod) input(policy *Policy) DecideInput {
 
 func (p *pod) subject() Subject {
 	sub := Subject{
-		Namespace: p.namespace, Tolerations: p.tols.tolerations(), BoundAt: p.boundAt.time(),
-		Unscheduled: p.nodeName == "", Terminating: p.terminating, Finished: p.finished, Mirror: p.mirror,
+		Namespace: p.namespace.Value(), Tolerations: p.tols.tolerations(), BoundAt: p.boundAt.time(),
+		Unscheduled: p.node.name == "", Terminating: p.terminating, Finished: p.finished, Mirror: p.mirror,
 	}
 	if p.ev != nil {
 		sub.Requests = p.ev.requests()
@@ -135,11 +135,15 @@ func (p *pod) saidAlready(sc *shardCluster, now time.Time, d *Decision) bool {
 	if p.quietUntil != 0 && p.quietUntil > instantOf(now) {
 		return true
 	}
-	if p.would == nil || sc.conf.policy.Mode != ModeShadow {
+	if sc.conf.policy.Mode != ModeShadow {
+		return false
+	}
+	w, ok := sc.said[p]
+	if !ok || w.due != instantOf(d.Due) {
 		return false
 	}
 	c := p.cause(d)
-	return p.would.due.Equal(d.Due) && p.would.cause == causeKey(&c)
+	return w.cause == causeKey(&c)
 }
 
 // opened is a new eviction that is not on its way to the disk yet.
@@ -375,7 +379,7 @@ func (s *shard) gate(sc *shardCluster, e *eviction) {
 		return
 	}
 	if sc.conf.policy.Mode != ModeEnforce {
-		e.pod.would = &wouldEvict{due: e.due(), cause: causeKey(e.cause())}
+		sc.say(e.pod, wouldEvict{due: instantOf(e.due()), cause: causeKey(e.cause())})
 		s.close(sc, e, CloseWouldEvict, CancelUnspecified)
 		// Its requests have had their answer; a taint may still be to come.
 		s.decide(sc, e.pod)
@@ -506,7 +510,7 @@ func (s *shard) pass(p *permit) {
 	d := p.offer.dispatcher()
 	next, roomy := d.line.leave(p)
 	if next != nil {
-		next.offer.ev.pod.shard.inbox.put(shardMsg{turn: next})
+		next.offer.ev.pod.shard().inbox.put(shardMsg{turn: next})
 	}
 	if roomy {
 		d.inbox.put(dispatchMsg{roomy: true})

@@ -37,7 +37,7 @@ func (v *Version) Fill(r *EvictionRecord) {
 	e, g := v.ev, v.grounds
 	p := e.pod
 	*r = EvictionRecord{
-		Cluster: g.node.sc.name, Seq: e.seq(), Namespace: p.namespace, Pod: p.name, UID: p.uid, Node: p.nodeName, NodeUID: g.nodeUID,
+		Cluster: g.node.sc.name, Seq: e.seq(), Namespace: p.namespace.Value(), Pod: p.name, UID: p.uid, Node: g.node.name, NodeUID: g.nodeUID,
 		State: v.state, Hold: v.hold, BoundAt: v.boundAt.time(), Due: g.due, Cause: g.cause, OpenedAt: e.openedAt.time(),
 		ClosedAt: v.closedAt.time(), CloseReason: v.closeReason, CancelCause: v.cancelCause, Revision: v.revision,
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unique"
 
 	"pgregory.net/rapid"
 
@@ -39,7 +40,7 @@ func (r *windowRig) eviction(seq, shard int, due time.Time, retry bool) *evictio
 	s := r.core.shards[shard]
 	sc := s.clusters["c"]
 	n := &node{sc: sc}
-	e := &eviction{pod: &pod{shard: s, node: n}, grounds: n.share(due, &Cause{}), committed: true, state: StateDue}
+	e := &eviction{pod: &pod{home: unique.Make(home{shard: s}), node: n}, grounds: n.share(due, &Cause{}), committed: true, state: StateDue}
 	e.seqNo.Store(uint64(seq))
 	e.pod.ev = e
 	if retry {
@@ -90,14 +91,14 @@ func TestI8WindowsGrantOldestFirst(t *testing.T) {
 		for range rapid.IntRange(1, 8).Draw(t, "rounds") {
 			for range min(len(all), rapid.IntRange(offerWindow, 3*offerWindow).Draw(t, "come")) {
 				r.leaving = append(r.leaving, all[0])
-				all[0].pod.shard.offer(all[0].sc(), all[0])
+				all[0].pod.shard().offer(all[0].sc(), all[0])
 				all = all[1:]
 			}
 			for range min(len(r.leaving), rapid.IntRange(0, 20).Draw(t, "taken back")) {
 				i := rapid.IntRange(0, len(r.leaving)-1).Draw(t, "which")
 				e := r.leaving[i]
 				r.leaving = slices.Delete(r.leaving, i, i+1)
-				e.pod.shard.withdraw(e.sc(), e)
+				e.pod.shard().withdraw(e.sc(), e)
 				if e.leaving() {
 					t.Fatal("it still waits for a permit")
 				}
