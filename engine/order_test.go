@@ -80,11 +80,59 @@ func TestI8OverdueLeaveOldestFirst(t *testing.T) {
 	}
 }
 
+const (
+	burstNodes = 40
+	burstPods  = 2000
+)
+
+// overdueOnShards lets pods of many shards fall due while their cluster is paused.
+func overdueOnShards(t *testing.T, open engine.StoreOpener) *replay.Driver {
+	t.Helper()
+	ctx := t.Context()
+	d, err := replay.NewDriver(ctx, open, epoch, 16)
+	must(t, err)
+	t.Cleanup(func() { d.Close(context.Background()) })
+	must(t, d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{UnlimitedRate: true}, Fields: engine.PolicyRate}))
+	for i := range burstNodes {
+		must(t, d.Apply(ctx, cluster, burstNode(i)))
+	}
+	for i := range burstPods {
+		// Many of one instant, and neighbours in time on different nodes.
+		seconds := int64(i % 100)
+		must(t, d.Apply(ctx, cluster, upsertPod(&mPod{
+			namespace: "default", name: fmt.Sprint("p", i), uid: fmt.Sprint("uid", i), node: fmt.Sprint("n", i%burstNodes), bound: epoch,
+			tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}},
+		})))
+	}
+	must(t, d.Pause(ctx, cluster))
+	must(t, d.Synced(ctx, cluster))
+	must(t, d.AdvanceTo(ctx, 200*time.Second))
+	return d
+}
+
+func burstNode(i int) engine.Event {
+	return upsertNode(fmt.Sprint("n", i), &mNode{uid: fmt.Sprint("node", i), taints: []mTaint{{key: "x"}}})
+}
+
+// leftOldestFirst fails unless all pods have left, by due instant, and of one
+// instant by sequence.
+func leftOldestFirst(t *testing.T, orders []replay.Order) {
+	t.Helper()
+	if len(orders) != burstPods {
+		t.Fatalf("%d orders, want %d", len(orders), burstPods)
+	}
+	for i := 1; i < len(orders); i++ {
+		a, b := &orders[i-1], &orders[i]
+		if b.Due < a.Due || b.Due == a.Due && b.Record.Seq < a.Record.Seq {
+			t.Fatalf("I8: order %d is of %s, due %s, sequence %d, after that of %s, due %s, sequence %d",
+				i, b.UID, b.Due, b.Record.Seq, a.UID, a.Due, a.Record.Seq)
+		}
+	}
+}
+
 // TestI8ShardsHandOutInOneOrder lets pods of many shards go at once: whichever
-// shard is the first to have its deliveries on disk, the orders leave by due
-// instant, and of one instant by sequence.
+// shard is the first to have its deliveries on disk, the oldest leave first.
 func TestI8ShardsHandOutInOneOrder(t *testing.T) {
-	const nodes, pods = 40, 2000
 	for name, open := range map[string]engine.StoreOpener{
 		"mem": mem.New().Open,
 		"bolt": func(context.Context) (engine.Store, error) {
@@ -92,40 +140,27 @@ func TestI8ShardsHandOutInOneOrder(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := t.Context()
-			d, err := replay.NewDriver(ctx, open, epoch, 16)
-			must(t, err)
-			defer d.Close(context.Background())
-			must(t, d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{UnlimitedRate: true}, Fields: engine.PolicyRate}))
-			for i := range nodes {
-				must(t, d.Apply(ctx, cluster, upsertNode(fmt.Sprint("n", i), &mNode{uid: fmt.Sprint("node", i), taints: []mTaint{{key: "x"}}})))
-			}
-			for i := range pods {
-				// Many of one instant, and neighbours in time on different nodes.
-				seconds := int64(i % 100)
-				must(t, d.Apply(ctx, cluster, upsertPod(&mPod{
-					namespace: "default", name: fmt.Sprint("p", i), uid: fmt.Sprint("uid", i), node: fmt.Sprint("n", i%nodes), bound: epoch,
-					tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}},
-				})))
-			}
-			must(t, d.Pause(ctx, cluster))
-			must(t, d.Synced(ctx, cluster))
-			must(t, d.AdvanceTo(ctx, 200*time.Second))
-			must(t, d.Resume(ctx, cluster))
-			must(t, d.RunUntil(ctx, 201*time.Second))
-			orders := d.Orders()
-			if len(orders) != pods {
-				t.Fatalf("%d orders, want %d", len(orders), pods)
-			}
-			for i := 1; i < len(orders); i++ {
-				a, b := &orders[i-1], &orders[i]
-				if b.Due < a.Due || b.Due == a.Due && b.Record.Seq < a.Record.Seq {
-					t.Fatalf("I8: order %d is of %s, due %s, sequence %d, after that of %s, due %s, sequence %d",
-						i, b.UID, b.Due, b.Record.Seq, a.UID, a.Due, a.Record.Seq)
-				}
-			}
+			d := overdueOnShards(t, open)
+			must(t, d.Resume(t.Context(), cluster))
+			must(t, d.RunUntil(t.Context(), 201*time.Second))
+			leftOldestFirst(t, d.Orders())
 		})
 	}
+}
+
+// TestI8DecidedAgainKeepsItsPlace decides over half of the pods again, and then
+// over all, between the barrier that lets them go and their leaving: a decision
+// that changes nothing takes no place away.
+func TestI8DecidedAgainKeepsItsPlace(t *testing.T) {
+	ctx := t.Context()
+	d := overdueOnShards(t, mem.New().Open)
+	must(t, d.Resume(ctx, cluster))
+	for i := 0; i < burstNodes; i += 2 {
+		must(t, d.Apply(ctx, cluster, burstNode(i)))
+	}
+	must(t, d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{DefaultNotReady: time.Second}, Fields: engine.PolicyDefaultNotReady}))
+	must(t, d.RunUntil(ctx, 201*time.Second))
+	leftOldestFirst(t, d.Orders())
 }
 
 // TestStatusCounts looks at the counts that operators see through a life.
