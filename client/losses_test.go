@@ -27,14 +27,20 @@ func levels() (*slog.Logger, func() []string) {
 	return slog.New(h), func() []string { return strings.Split(strings.TrimSpace(b.String()), "\n") }
 }
 
-// TestOutageIsLoggedOnce checks the log of two outages, the first of two reasons.
-func TestOutageIsLoggedOnce(t *testing.T) {
-	n := 0
-	down := func() error {
-		n++
-		return status.Error(codes.Unavailable, fmt.Sprintf("reset of port %d", n))
-	}
-	stopping := func() error { return refusal(codes.Unavailable, ReasonStopping) }
+// outage is two outages, the first of two reasons, and what has to be logged of them.
+type outage struct{ n int }
+
+func (o *outage) down() error {
+	o.n++
+	return status.Error(codes.Unavailable, fmt.Sprintf("reset of port %d", o.n))
+}
+
+func (o *outage) stopping() error { return refusal(codes.Unavailable, ReasonStopping) }
+
+func (o *outage) over() error { return refusal(codes.Aborted, ReasonSuperseded) }
+
+func (o *outage) check(t *testing.T, got []string) {
+	t.Helper()
 	want := []string{
 		`level=WARN error="Unavailable: reset of port 1"`,
 		`level=DEBUG error="Unavailable: reset of port 2"`,
@@ -43,42 +49,52 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		`level=INFO`,
 		`level=WARN error="Unavailable: reset of port 4"`,
 	}
-	check := func(t *testing.T, got []string) {
-		t.Helper()
-		if !slices.Equal(got, want) {
-			t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-		}
+	if !slices.Equal(got, want) {
+		t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+}
+
+// TestOutageIsLoggedOnce checks a feeder's log of two outages.
+func TestOutageIsLoggedOnce(t *testing.T) {
+	var o outage
+	down := func(feedServer) error { return o.down() }
 	f := &fake{feeds: []func(feedServer) error{
-		func(feedServer) error { return down() }, func(feedServer) error { return down() },
-		func(feedServer) error { return stopping() }, func(feedServer) error { return down() },
+		down, down,
+		func(feedServer) error { return o.stopping() },
+		down,
 		func(s feedServer) error {
 			var seq uint64
 			if err := welcomeFeed(s, &seq); err != nil {
 				return err
 			}
-			return down()
+			return o.down()
 		},
-		func(feedServer) error { return refusal(codes.Aborted, ReasonSuperseded) },
+		func(feedServer) error { return o.over() },
 	}}
 	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
 		log, told := levels()
 		if err := newTestFeeder(t, conn, func(c *FeederConfig) { c.Logger = log }).Run(ctx); !IsSuperseded(err) {
 			t.Fatal(err)
 		}
-		check(t, told())
+		o.check(t, told())
 	})
-	n = 0
-	f = &fake{evicts: []func(evictServer) error{
-		func(evictServer) error { return down() }, func(evictServer) error { return down() },
-		func(evictServer) error { return stopping() }, func(evictServer) error { return down() },
+}
+
+// TestExecutorLogsAnOutageOnce checks an executor's.
+func TestExecutorLogsAnOutageOnce(t *testing.T) {
+	var o outage
+	down := func(evictServer) error { return o.down() }
+	f := &fake{evicts: []func(evictServer) error{
+		down, down,
+		func(evictServer) error { return o.stopping() },
+		down,
 		func(s evictServer) error {
 			if _, err := greet(s); err != nil {
 				return err
 			}
-			return down()
+			return o.down()
 		},
-		func(evictServer) error { return refusal(codes.Aborted, ReasonSuperseded) },
+		func(evictServer) error { return o.over() },
 	}}
 	within(t, f, func(t *testing.T, ctx context.Context, conn *Conn) {
 		log, told := levels()
@@ -89,7 +105,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		if err := e.Run(ctx); !IsSuperseded(err) {
 			t.Fatal(err)
 		}
-		check(t, told())
+		o.check(t, told())
 		if st := e.Status(); st.Streams != 1 || st.Connected || !IsSuperseded(st.LastError) {
 			t.Errorf("status %+v", st)
 		}

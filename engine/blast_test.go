@@ -303,9 +303,14 @@ func TestBlastRadiusCounts(t *testing.T) {
 			t.Errorf("new nodes tripped it: %+v", trips)
 		}
 	})
+}
+
+// TestBlastRadiusOff switches the bound off, before a mistake and after it.
+func TestBlastRadiusOff(t *testing.T) {
+	off := engine.PolicyPatch{Fields: engine.PolicyDisableBlastRadius, Policy: engine.Policy{DisableBlastRadius: true}}
 	t.Run("off", func(t *testing.T) {
 		f := newField(t, 20)
-		f.policy(engine.PolicyPatch{Fields: engine.PolicyDisableBlastRadius, Policy: engine.Policy{DisableBlastRadius: true}})
+		f.policy(off)
 		f.taint(mistake, f.nodes...)
 		f.wantSent(f.nodes, time.Second)
 	})
@@ -313,7 +318,6 @@ func TestBlastRadiusCounts(t *testing.T) {
 		f := newField(t, 20)
 		f.taint(mistake, f.nodes...)
 		f.wantSent(f.nodes[:4], time.Second)
-		off := engine.PolicyPatch{Fields: engine.PolicyDisableBlastRadius, Policy: engine.Policy{DisableBlastRadius: true}}
 		st, err := f.d.Engine().SetPolicy(t.Context(), cluster, engine.PolicyUpdate{Patch: off, ValidateOnly: true})
 		must(t, err)
 		if st.Impact.BecomeDue != 16 {
@@ -322,6 +326,10 @@ func TestBlastRadiusCounts(t *testing.T) {
 		f.policy(off)
 		f.wantSent(f.nodes[4:], time.Second)
 	})
+}
+
+// TestBlastRadiusTripped looks at what a tripped key holds back, and whom.
+func TestBlastRadiusTripped(t *testing.T) {
 	t.Run("what others want of the pod", func(t *testing.T) {
 		f := newField(t, 20)
 		f.taint(mistake, f.nodes...)

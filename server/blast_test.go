@@ -60,6 +60,34 @@ func (f *fixture) held(want uint64) *reprievev1.Cluster {
 	}
 }
 
+// tripped wants so many tripped keys in the metric.
+func (f *fixture) tripped(want string) {
+	f.t.Helper()
+	if err := testutil.GatherAndCompare(f.reg, strings.NewReader(`
+# HELP reprieve_blast_radius_tripped Taint keys that came to too many nodes at once; what falls due by them on the rest is held.
+# TYPE reprieve_blast_radius_tripped gauge
+reprieve_blast_radius_tripped{cluster="east"} `+want+"\n"), "reprieve_blast_radius_tripped"); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// rejected counts the evictions that history has as rejected.
+func (f *fixture) rejected() (n int) {
+	f.t.Helper()
+	h, err := f.query().ListEvictions(f.ctx, &reprievev1.ListEvictionsRequest{
+		Cluster: "east", States: []reprievev1.EvictionState{reprievev1.EvictionState_EVICTION_STATE_CLOSED}, PageSize: 100,
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, e := range h.GetEvictions() {
+		if e.GetCancelCause() == reprievev1.CancelCause_CANCEL_CAUSE_REJECTED {
+			n++
+		}
+	}
+	return n
+}
+
 // TestWorstDay: somebody taints every node by mistake. The limit goes, the rest
 // is held and alarmed, and one command shows and rejects it.
 func TestWorstDay(t *testing.T) {
@@ -91,16 +119,7 @@ func TestWorstDay(t *testing.T) {
 	if c.GetBlastRadiusTrips() != 1 || !slices.ContainsFunc(c.GetWarnings(), func(w string) bool { return strings.Contains(w, "example.com/mistake") }) {
 		t.Errorf("no alarm: trips %d, warnings %q", c.GetBlastRadiusTrips(), c.GetWarnings())
 	}
-	tripped := func(want string) {
-		t.Helper()
-		if err := testutil.GatherAndCompare(f.reg, strings.NewReader(`
-# HELP reprieve_blast_radius_tripped Taint keys that came to too many nodes at once; what falls due by them on the rest is held.
-# TYPE reprieve_blast_radius_tripped gauge
-reprieve_blast_radius_tripped{cluster="east"} `+want+"\n"), "reprieve_blast_radius_tripped"); err != nil {
-			t.Error(err)
-		}
-	}
-	tripped("1")
+	f.tripped("1")
 	x.nothing()
 	code, out, errs := f.reprieve("blast", "reject", "east", "--reason", "taint --all was a typo")
 	want := regexp.MustCompile(`(?m)^example\.com/mistake +TRIPPED +(now|.* ago) +30 +24 +0 +24 +n06,.*$\nRejected taint example\.com/mistake in east: 24 pods stay\.\n$`)
@@ -108,22 +127,10 @@ reprieve_blast_radius_tripped{cluster="east"} `+want+"\n"), "reprieve_blast_radi
 		t.Fatalf("exit %d, %s, output\n%s", code, errs, out)
 	}
 	f.held(0)
-	tripped("0")
+	f.tripped("0")
 	x.nothing()
-	h, err := f.query().ListEvictions(f.ctx, &reprievev1.ListEvictionsRequest{
-		Cluster: "east", States: []reprievev1.EvictionState{reprievev1.EvictionState_EVICTION_STATE_CLOSED}, PageSize: 100,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	rejected := 0
-	for _, e := range h.GetEvictions() {
-		if e.GetCancelCause() == reprievev1.CancelCause_CANCEL_CAUSE_REJECTED {
-			rejected++
-		}
-	}
-	if rejected != 24 {
-		t.Errorf("%d of 24 evictions are in history as rejected", rejected)
+	if n := f.rejected(); n != 24 {
+		t.Errorf("%d of 24 evictions are in history as rejected", n)
 	}
 	if _, out, _ := f.reprieve("blast", "list", "east"); !strings.Contains(out, "REJECTED") {
 		t.Errorf("the list after it:\n%s", out)

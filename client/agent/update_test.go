@@ -433,29 +433,40 @@ func TestUpdateKeepsForeignTaints(t *testing.T) {
 	}
 }
 
-// N6: what the node's pods show is set once, unless the node is ready again or the
-// order recalled before it is done.
+// marks makes an order one for the pods of a node that is not ready.
+func marks(o *reprievev1.UpdateNode) {
+	o.UnknownConditions, o.AddTaints, o.RemoveTaints, o.Basis.ReadyStatus = nil, nil, nil, "False"
+}
+
+// patchP and patchQ set the two pods of newWard not ready.
+const (
+	patchP = "PATCH /api/v1/namespaces/default/pods/p/status"
+	patchQ = "PATCH /api/v1/namespaces/default/pods/q/status"
+)
+
+// newWard is a clinic whose node is not ready, with two pods that are.
+func newWard(t *testing.T) *clinic {
+	t.Helper()
+	c := newClinic(t)
+	c.set("nodes", silentNode(corev1.ConditionFalse))
+	c.listsPods(readyPod("p", corev1.ConditionTrue), readyPod("q", corev1.ConditionTrue))
+	return c
+}
+
+// onFirstPod does something once the first pod was set.
+func (c *clinic) onFirstPod(then func()) {
+	usual := c.patches("pods", "p", &corev1.Pod{})
+	c.api.on(patchP, func(w http.ResponseWriter, body []byte) {
+		usual(w, body)
+		then()
+	})
+}
+
+// N6: what the node's pods show is set once, unless the node is ready again before it
+// is done.
 func TestUpdateOfPods(t *testing.T) {
-	marks := func(o *reprievev1.UpdateNode) {
-		o.UnknownConditions, o.AddTaints, o.RemoveTaints, o.Basis.ReadyStatus = nil, nil, nil, "False"
-	}
-	start := func(t *testing.T) *clinic {
-		c := newClinic(t)
-		c.set("nodes", silentNode(corev1.ConditionFalse))
-		c.listsPods(readyPod("p", corev1.ConditionTrue), readyPod("q", corev1.ConditionTrue))
-		return c
-	}
-	const p, q = "PATCH /api/v1/namespaces/default/pods/p/status", "PATCH /api/v1/namespaces/default/pods/q/status"
-	// onPod does something once the first pod was set.
-	onPod := func(c *clinic, then func()) {
-		usual := c.patches("pods", "p", &corev1.Pod{})
-		c.api.on(p, func(w http.ResponseWriter, body []byte) {
-			usual(w, body)
-			then()
-		})
-	}
 	t.Run("all of them", func(t *testing.T) {
-		c := start(t)
+		c := newWard(t)
 		c.carryOut(silenced(marks), reprievev1.Outcome_OUTCOME_APPLIED, "set 2 pods not ready")
 		equal(t, c.told.lines, "node n NodeNotReady: Node n status is now: NodeNotReady: no heartbeat for 50s", "pod p", "pod q")
 		again := silenced(marks)
@@ -466,40 +477,18 @@ func TestUpdateOfPods(t *testing.T) {
 		}
 	})
 	t.Run("ready again", func(t *testing.T) {
-		c := start(t)
-		onPod(c, func() {
+		c := newWard(t)
+		c.onFirstPod(func() {
 			c.set("nodes", silentNode(corev1.ConditionTrue))
 			c.clock.Set(c.clock.Now().Add(nodeFresh))
 		})
 		c.carryOut(silenced(marks), reprievev1.Outcome_OUTCOME_FAILED, "condition Ready is True by now; set 1 pods not ready")
-		if c.readiness("q").Status != corev1.ConditionTrue || c.api.count(q) != 0 {
+		if c.readiness("q").Status != corev1.ConditionTrue || c.api.count(patchQ) != 0 {
 			t.Error("the second pod was set not ready")
-		}
-	})
-	t.Run("recalled", func(t *testing.T) {
-		c := start(t)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		onPod(c, func() { cancel(client.ErrRecalled) })
-		if r := c.update(ctx, silenced(marks)); r.Outcome != reprievev1.Outcome_OUTCOME_FAILED || r.Message != "recalled when this was done; set 1 pods not ready" {
-			t.Errorf("answer %s %q", r.Outcome, r.Message)
-		}
-		if c.api.count(q) != 0 {
-			t.Error("the second pod was set not ready")
-		}
-	})
-	t.Run("recalled before the first", func(t *testing.T) {
-		c := start(t)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		c.api.on(listPods, func(w http.ResponseWriter, _ []byte) {
-			cancel(client.ErrRecalled)
-			reply(w, http.StatusOK, map[string]any{"kind": "PodList", "apiVersion": "v1", "items": []any{asMap(t, readyPod("p", corev1.ConditionTrue))}})
-		})
-		if r := c.update(ctx, silenced(marks)); r.Outcome != reprievev1.Outcome_OUTCOME_RECALLED || c.api.count("PATCH") != 0 {
-			t.Errorf("answer %s %q; calls %v", r.Outcome, r.Message, c.api.calls)
 		}
 	})
 	t.Run("changed, gone or replaced since", func(t *testing.T) {
-		c := start(t)
+		c := newWard(t)
 		changed := readyPod("p", corev1.ConditionTrue)
 		changed.Labels = map[string]string{"x": "y"}
 		c.set("pods", changed)
@@ -510,8 +499,34 @@ func TestUpdateOfPods(t *testing.T) {
 		if c.readiness("p").Status != corev1.ConditionFalse || c.readiness("q").Status != corev1.ConditionTrue {
 			t.Errorf("p is %v, q %v", c.readiness("p"), c.readiness("q"))
 		}
-		c.api.on(p, refuse(404, metav1.StatusReasonNotFound, "no"))
+		c.api.on(patchP, refuse(404, metav1.StatusReasonNotFound, "no"))
 		c.carryOut(silenced(marks), reprievev1.Outcome_OUTCOME_APPLIED, "")
+	})
+}
+
+// N6: a recall ends it, before the first pod or after it.
+func TestRecallOfAnUpdateOfPods(t *testing.T) {
+	t.Run("recalled", func(t *testing.T) {
+		c := newWard(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		c.onFirstPod(func() { cancel(client.ErrRecalled) })
+		if r := c.update(ctx, silenced(marks)); r.Outcome != reprievev1.Outcome_OUTCOME_FAILED || r.Message != "recalled when this was done; set 1 pods not ready" {
+			t.Errorf("answer %s %q", r.Outcome, r.Message)
+		}
+		if c.api.count(patchQ) != 0 {
+			t.Error("the second pod was set not ready")
+		}
+	})
+	t.Run("recalled before the first", func(t *testing.T) {
+		c := newWard(t)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		c.api.on(listPods, func(w http.ResponseWriter, _ []byte) {
+			cancel(client.ErrRecalled)
+			reply(w, http.StatusOK, map[string]any{"kind": "PodList", "apiVersion": "v1", "items": []any{asMap(t, readyPod("p", corev1.ConditionTrue))}})
+		})
+		if r := c.update(ctx, silenced(marks)); r.Outcome != reprievev1.Outcome_OUTCOME_RECALLED || c.api.count("PATCH") != 0 {
+			t.Errorf("answer %s %q; calls %v", r.Outcome, r.Message, c.api.calls)
+		}
 	})
 }
 
