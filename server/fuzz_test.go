@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -133,6 +134,19 @@ func (p *fuzzPeer) wantCode(f *fuzzed, allowed ...codes.Code) {
 	if !slices.Contains(allowed, code) && (code != codes.Canceled || !p.own) {
 		f.t.Fatalf("the stream ended with %v", p.err)
 	}
+}
+
+// finish ends a stream, in one of two ways, and checks with what code.
+func (p *fuzzPeer) finish(f *fuzzed, stream grpc.ClientStream, cancel bool, allowed ...codes.Code) {
+	f.t.Helper()
+	if cancel {
+		p.own = true
+		p.cancel()
+	} else {
+		_ = stream.CloseSend()
+	}
+	p.wantCode(f, allowed...)
+	p.cancel()
 }
 
 func taintedNode(s *script) *reprievev1.Event {

@@ -94,17 +94,9 @@ func (x *fuzzExecutor) send(m *reprievev1.EvictRequest) {
 
 func (x *fuzzExecutor) end(e *evictFuzz, cancel bool) {
 	e.t.Helper()
-	if x == nil {
-		return
+	if x != nil {
+		x.finish(e.fuzzed, x.stream, cancel, codes.OK, codes.InvalidArgument, codes.NotFound, codes.Aborted)
 	}
-	if cancel {
-		x.own = true
-		x.cancel()
-	} else {
-		_ = x.stream.CloseSend()
-	}
-	x.wantCode(e.fuzzed, codes.OK, codes.InvalidArgument, codes.NotFound, codes.Aborted)
-	x.cancel()
 }
 
 // token is one of an order that came, or one that never was.

@@ -52,17 +52,9 @@ func (x *fuzzFeed) send(m *reprievev1.FeedRequest) {
 // end ends a stream and checks with what code.
 func (x *fuzzFeed) end(f *fuzzed, cancel bool) {
 	f.t.Helper()
-	if x == nil {
-		return
+	if x != nil {
+		x.finish(f, x.stream, cancel, codes.OK, codes.InvalidArgument, codes.FailedPrecondition, codes.AlreadyExists, codes.Aborted)
 	}
-	if cancel {
-		x.own = true
-		x.cancel()
-	} else {
-		_ = x.stream.CloseSend()
-	}
-	x.wantCode(f, codes.OK, codes.InvalidArgument, codes.FailedPrecondition, codes.AlreadyExists, codes.Aborted)
-	x.cancel()
 }
 
 func anyHello(s *script) *reprievev1.FeedHello {

@@ -2,15 +2,10 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
 
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -44,17 +39,6 @@ func (f *fixture) invoke(ctx context.Context, name string, m protoreflect.Method
 // withTokens writes a tokens file in which each entry's token is its name.
 func withTokens(t *testing.T, entries []tokenEntry) func(*Config) {
 	t.Helper()
-	for i := range entries {
-		sum := sha256.Sum256([]byte(entries[i].Name))
-		entries[i].SHA256 = hex.EncodeToString(sum[:])
-	}
-	data, err := yaml.Marshal(entries)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "tokens.yaml")
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	path := writeFile(t, "tokens.yaml", string(tokenFile(t, entries...)))
 	return func(c *Config) { c.Auth.TokensFile = path }
 }

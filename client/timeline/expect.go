@@ -153,20 +153,13 @@ func (e *Expectation) CompareHealth(seen []SeenHealth) (diff []string) {
 	return diff
 }
 
-// findHealth is find for what happened to nodes' health.
+// findHealth returns the expectation that what happened meets, -1 if none.
 func (e *Expectation) findHealth(s SeenHealth, missing []bool) int {
-	found := -1
-	for i := range e.Health {
+	return firstToRunOut(len(e.Health), func(i int) (until Duration, met bool) {
 		w := &e.Health[i]
-		off := s.At - time.Duration(w.At)
-		if !missing[i] || w.Cluster != s.Cluster || w.Node != s.Node || w.Event != s.Event || w.Taint != s.Taint || max(off, -off) > time.Duration(w.Tolerance) {
-			continue
-		}
-		if found < 0 || w.At+w.Tolerance < e.Health[found].At+e.Health[found].Tolerance {
-			found = i
-		}
-	}
-	return found
+		same := w.Cluster == s.Cluster && w.Node == s.Node && w.Event == s.Event && w.Taint == s.Taint
+		return w.At + w.Tolerance, missing[i] && same && near(s.At, w.At, w.Tolerance)
+	})
 }
 
 // String is the event in a line.
@@ -205,18 +198,27 @@ func (e *Expectation) Compare(orders []SentOrder) []string {
 	return diff
 }
 
-// find returns the expectation that an order meets, -1 if none: of several the
-// one whose time runs out first, so that later orders can meet the others.
+// find returns the expectation that an order meets, -1 if none.
 func (e *Expectation) find(o SentOrder, missing []bool) int {
-	found := -1
-	for i := range e.Evict {
+	return firstToRunOut(len(e.Evict), func(i int) (until Duration, met bool) {
 		w := &e.Evict[i]
-		off := o.At - time.Duration(w.At)
-		if !missing[i] || w.Cluster != o.Cluster || w.Pod != o.Namespace+"/"+o.Pod || w.UID != o.UID || max(off, -off) > time.Duration(w.Tolerance) {
-			continue
-		}
-		if found < 0 || w.At+w.Tolerance < e.Evict[found].At+e.Evict[found].Tolerance {
-			found = i
+		same := w.Cluster == o.Cluster && w.Pod == o.Namespace+"/"+o.Pod && w.UID == o.UID
+		return w.At + w.Tolerance, missing[i] && same && near(o.At, w.At, w.Tolerance)
+	})
+}
+
+func near(at time.Duration, expected, tolerance Duration) bool {
+	off := at - time.Duration(expected)
+	return max(off, -off) <= time.Duration(tolerance)
+}
+
+// firstToRunOut is, of several expectations that are met, the one whose time runs
+// out first, so that what comes later can meet the others; -1 if none is.
+func firstToRunOut(n int, at func(i int) (until Duration, met bool)) int {
+	found, first := -1, Duration(0)
+	for i := range n {
+		if until, met := at(i); met && (found < 0 || until < first) {
+			found, first = i, until
 		}
 	}
 	return found

@@ -18,26 +18,19 @@ import (
 const scenarios = "../../client/timeline/testdata/scenarios"
 
 // TestScenarios replays every scenario on memory and on real files.
-func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob(scenarios + "/*.jsonl")
-	if err != nil || len(files) < 37 {
-		t.Fatalf("found %d scenarios, want 37 or more (%v)", len(files), err)
-	}
-	for _, f := range files {
-		name := strings.TrimSuffix(filepath.Base(f), ".jsonl")
-		t.Run("mem/"+name, func(t *testing.T) { runScenario(t, f, mem.New().Open) })
-		t.Run("bolt/"+name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "reprieve.db")
-			runScenario(t, f, func(ctx context.Context) (engine.Store, error) { return bolt.Open(ctx, bolt.Options{Path: path}) })
-		})
-	}
+func TestScenarios(t *testing.T) { runScenarios(t, scenarios, 37) }
+
+// TestHealthScenarios replays those of node health, N1 to N10.
+func TestHealthScenarios(t *testing.T) {
+	runScenarios(t, "../../client/timeline/testdata/health", 26)
 }
 
-// TestHealthScenarios replays those of node health, N1 to N10, on memory and on real files.
-func TestHealthScenarios(t *testing.T) {
-	files, err := filepath.Glob("../../client/timeline/testdata/health/*.jsonl")
-	if err != nil || len(files) < 26 {
-		t.Fatalf("found %d scenarios, want 26 or more (%v)", len(files), err)
+// runScenarios replays all scenarios of a folder, and no fewer than so many, on memory and on real files.
+func runScenarios(t *testing.T, dir string, least int) {
+	t.Helper()
+	files, err := filepath.Glob(dir + "/*.jsonl")
+	if err != nil || len(files) < least {
+		t.Fatalf("found %d scenarios, want %d or more (%v)", len(files), least, err)
 	}
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".jsonl")

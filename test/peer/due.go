@@ -60,14 +60,7 @@ const aSecond = 10_000
 
 func latenessMem(r *run1) (figures, error) { return lateness(r, openMem()) }
 
-func latenessBolt(r *run1) (figures, error) {
-	dir, err := os.MkdirTemp(r.dir, "lateness-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	return lateness(r, openBolt(dir))
-}
+func latenessBolt(r *run1) (figures, error) { return onBolt(r, lateness) }
 
 // lateness arms waits of which aSecond fall due in each second, spread evenly
 // over it, and measures how long after its instant each order comes.

@@ -83,14 +83,7 @@ func seqOf(k []byte) (n uint64) {
 	return n
 }
 
-func decideBolt(r *run1) (figures, error) {
-	dir, err := os.MkdirTemp(r.dir, "decide-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	return decide(r, openBolt(dir))
-}
+func decideBolt(r *run1) (figures, error) { return onBolt(r, decide) }
 
 // decideTraced runs the same once more to see what it writes; its time is not counted.
 func decideTraced(r *run1, to string) error {

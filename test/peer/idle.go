@@ -32,18 +32,8 @@ func idle(r *run1) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := openFeed(r, s.conn)
+	f, err := openTainted(r, s.conn, r.size/perNode, perNode, waitKey)
 	if err != nil {
-		return nil, err
-	}
-	nodes := r.size / perNode
-	if err := f.list(nodes, perNode); err != nil {
-		return nil, err
-	}
-	if err := f.events(wireNodes(nodes, waitKey)...); err != nil {
-		return nil, err
-	}
-	if err := f.acked(f.seq); err != nil {
 		return nil, err
 	}
 	w := startWatch()

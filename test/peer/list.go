@@ -39,18 +39,8 @@ func list(r *run1, waits int) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := openFeed(r, s.conn)
+	f, err := openTainted(r, s.conn, waits/pageSize, pageSize, waitKey)
 	if err != nil {
-		return nil, err
-	}
-	nodes := waits / pageSize
-	if err := f.list(nodes, pageSize); err != nil {
-		return nil, err
-	}
-	if err := f.events(wireNodes(nodes, waitKey)...); err != nil {
-		return nil, err
-	}
-	if err := f.acked(f.seq); err != nil {
 		return nil, err
 	}
 	g, ctx := errgroup.WithContext(r)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -115,6 +116,16 @@ func openBolt(dir string) engine.StoreOpener {
 	return func(ctx context.Context) (engine.Store, error) {
 		return bolt.Open(ctx, bolt.Options{Path: filepath.Join(dir, "reprieve.db")})
 	}
+}
+
+// onBolt runs a row on files of its own.
+func onBolt(r *run1, row func(*run1, engine.StoreOpener) (figures, error)) (figures, error) {
+	dir, err := os.MkdirTemp(r.dir, "bolt-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	return row(r, openBolt(dir))
 }
 
 // discard keeps nothing, for rows that measure all but the store.

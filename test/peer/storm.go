@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"os"
 
 	"github.com/reprieve-dev/reprieve/engine"
 )
@@ -12,14 +11,7 @@ const stormPods = 100
 
 func stormMem(r *run1) (figures, error) { return storm(r, openMem()) }
 
-func stormBolt(r *run1) (figures, error) {
-	dir, err := os.MkdirTemp(r.dir, "storm-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	return storm(r, openBolt(dir))
-}
+func stormBolt(r *run1) (figures, error) { return onBolt(r, storm) }
 
 // storm taints all nodes at once, and untaints them when every pod waits. It has
 // settled when no pod waits, and that is acknowledged.

@@ -110,6 +110,21 @@ func (f *wireFeed) acked(seq uint64) error {
 	}
 }
 
+// openTainted opens a feed, lists nodes with so many pods each, and taints all of them; the service has acknowledged it.
+func openTainted(ctx context.Context, conn *grpc.ClientConn, nodes, perNode int, key string) (*wireFeed, error) {
+	f, err := openFeed(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.list(nodes, perNode); err != nil {
+		return nil, err
+	}
+	if err := f.events(wireNodes(nodes, key)...); err != nil {
+		return nil, err
+	}
+	return f, f.acked(f.seq)
+}
+
 // list sends a whole list: nodes without taints, and so many pods of each.
 func (f *wireFeed) list(nodes, perNode int) error {
 	if err := f.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_SyncBegin{SyncBegin: &reprievev1.SyncBegin{}}}); err != nil {
@@ -287,18 +302,7 @@ func dispatchOurs(r *run1) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := openFeed(r, s.conn)
-	if err != nil {
-		return nil, err
-	}
-	nodes := r.size / perNode
-	if err := f.list(nodes, perNode); err != nil {
-		return nil, err
-	}
-	if err := f.events(wireNodes(nodes, goKey)...); err != nil {
-		return nil, err
-	}
-	if err := f.acked(f.seq); err != nil {
+	if _, err := openTainted(r, s.conn, r.size/perNode, perNode, goKey); err != nil {
 		return nil, err
 	}
 	w := startWatch()
