@@ -10,33 +10,34 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// eachDuration calls f with every path of a message to a Duration, which f is to fill.
-func eachDuration(md protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, f func([]protoreflect.FieldDescriptor)) {
+// eachTime calls f with every path of a message to a Duration or a Timestamp, which f is to fill.
+func eachTime(md protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, f func([]protoreflect.FieldDescriptor)) {
 	for i := range md.Fields().Len() {
 		fd := md.Fields().Get(i)
 		next := append(path[:len(path):len(path)], fd)
 		switch {
-		case fd.Message() == nil || len(path) > 8:
-		case fd.Message().FullName() == "google.protobuf.Duration":
+		case fd.Message() == nil || fd.IsMap() || len(path) > 8:
+		case isTime(fd.Message()):
 			f(next)
 		default:
-			eachDuration(fd.Message(), next, f)
+			eachTime(fd.Message(), next, f)
 		}
 	}
 }
 
-// Each Duration that a call may bring is looked at, whatever message it stands in.
-func TestEveryDurationIsLookedAt(t *testing.T) {
+// Each Duration and Timestamp that a call may bring is looked at, whatever message it stands in.
+func TestEveryTimeIsLookedAt(t *testing.T) {
 	seen := map[string]bool{}
 	protoregistry.GlobalFiles.RangeFilesByPackage("reprieve.v1", func(file protoreflect.FileDescriptor) bool {
 		for i := range file.Services().Len() {
 			for k := range file.Services().Get(i).Methods().Len() {
 				in := file.Services().Get(i).Methods().Get(k).Input()
-				eachDuration(in, nil, func(path []protoreflect.FieldDescriptor) {
+				eachTime(in, nil, func(path []protoreflect.FieldDescriptor) {
 					kind, err := protoregistry.GlobalTypes.FindMessageByName(in.FullName())
 					if err != nil {
 						t.Fatal(err)
@@ -44,20 +45,22 @@ func TestEveryDurationIsLookedAt(t *testing.T) {
 					m, name := kind.New(), ""
 					at := m
 					for _, fd := range path {
-						if fd.IsList() || fd.IsMap() {
-							t.Fatalf("%s: this test cannot fill it yet", fd.FullName())
+						name += "." + string(fd.Name())
+						if fd.IsList() {
+							at, name = at.Mutable(fd).List().AppendMutable().Message(), name+"[0]"
+							continue
 						}
-						at, name = at.Mutable(fd).Message(), name+"."+string(fd.Name())
+						at = at.Mutable(fd).Message()
 					}
 					at.Set(at.Descriptor().Fields().ByName("seconds"), protoreflect.ValueOfInt64(60))
 					at.Set(at.Descriptor().Fields().ByName("nanos"), protoreflect.ValueOfInt32(-1))
-					err = wholeDurations(m.Interface())
+					err = wholeTimes(m.Interface())
 					var bad *protovalidate.ValidationError
 					if !errors.As(err, &bad) || len(bad.Violations) != 1 || "."+protovalidate.FieldPathString(bad.Violations[0].Proto.GetField()) != name {
 						t.Errorf("%s%s: %v", in.FullName(), name, err)
 					}
 					at.Set(at.Descriptor().Fields().ByName("nanos"), protoreflect.ValueOfInt32(1))
-					if err := wholeDurations(m.Interface()); err != nil {
+					if err := wholeTimes(m.Interface()); err != nil {
 						t.Errorf("%s%s: %v", in.FullName(), name, err)
 					}
 					seen[string(in.FullName())+name] = true
@@ -69,6 +72,7 @@ func TestEveryDurationIsLookedAt(t *testing.T) {
 	for _, want := range []string{
 		"reprieve.v1.SetPolicyRequest.policy.budget_wait", "reprieve.v1.SetPolicyRequest.policy.node_health_figures.grace_period",
 		"reprieve.v1.GetShadowReportRequest.tolerance", "reprieve.v1.EvictRequest.result.retry_after",
+		"reprieve.v1.GetShadowReportRequest.since", "reprieve.v1.FeedRequest.batch.events[0].node.taints[0].time_added",
 	} {
 		if !seen[want] {
 			t.Errorf("%s was not looked at", want)
@@ -76,9 +80,10 @@ func TestEveryDurationIsLookedAt(t *testing.T) {
 	}
 }
 
-// A Duration whose nanos have the wrong sign is refused with the field's name, in a
-// call and on a stream, where it was taken for the sum of its parts.
-func TestBrokenDurationIsRefused(t *testing.T) {
+// A Duration whose nanos have the wrong sign, or a Timestamp that has too many, is
+// refused with the field's name, in a call and on a stream, where it was taken for the
+// sum of its parts.
+func TestBrokenTimeIsRefused(t *testing.T) {
 	f := newFixture(t, memory(), enforce)
 	broken := &durationpb.Duration{Seconds: 60, Nanos: -1}
 	refused := func(err error, field string) {
@@ -94,6 +99,8 @@ func TestBrokenDurationIsRefused(t *testing.T) {
 	refused(err, "policy.node_health_figures.grace_period")
 	_, err = f.query().GetShadowReport(f.ctx, &reprievev1.GetShadowReportRequest{Cluster: "east", Tolerance: broken})
 	refused(err, "tolerance")
+	_, err = f.query().GetShadowReport(f.ctx, &reprievev1.GetShadowReportRequest{Cluster: "east", Since: &timestamppb.Timestamp{Nanos: 1e9}})
+	refused(err, "since")
 	x := f.executor("x", 1, "east")
 	x.send(&reprievev1.EvictRequest{Message: &reprievev1.EvictRequest_Result{Result: &reprievev1.Result{
 		Token: "t", Outcome: reprievev1.Outcome_OUTCOME_BLOCKED, RetryAfter: broken,
