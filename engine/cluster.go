@@ -213,6 +213,7 @@ func (cl *cluster) reconfigure(r reconfiguration) {
 // regate looks again at every eviction that is due or out: a gate has changed.
 // recall is the reason for which orders may be called back, RecallNone for none.
 func (s *shard) regate(sc *shardCluster, recall RecallReason) {
+	s.releaseOverdue(sc)
 	for _, e := range sc.activeInOrder(s.now) {
 		switch e.state {
 		case StateDue:
@@ -258,8 +259,9 @@ func (s *shard) regateDue(sc *shardCluster, e *eviction) {
 	s.gate(sc, e)
 }
 
-// releaseOverdue puts before the gates what fell due while the cluster was not
-// synced, so that the dispatcher has all of it before it grants the first permit (I8).
+// releaseOverdue puts before the gates what is overdue and has a timer that has yet to
+// tell: what fell due while the cluster was not synced, or was decided to be overdue in
+// this instant. So the dispatcher has all of it before it grants the first permit (I8).
 // Shards read the clock one after the other, each once the barrier has begun: what
 // was overdue by then all of them find. What has fallen due since is later than all
 // of that, and its order as grant says.

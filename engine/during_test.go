@@ -188,7 +188,7 @@ func (r *rig) duringStep() {
 	for _, c := range d.calls {
 		c.check(<-c.result)
 	}
-	r.timersFired(to)
+	r.m.now = epoch.Add(to)
 	r.judge()
 	r.checkSent()
 	r.shadowed()

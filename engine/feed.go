@@ -374,7 +374,6 @@ func (f *FeedSession) release(e *feedEntry) {
 		edit: func(c *clusterConf) { c.released = true },
 		each: func(s *shard, sc *shardCluster) {
 			sc.saidBefore = nil
-			s.releaseOverdue(sc)
 			s.regate(sc, RecallNone)
 		},
 		then: func() { f.complete(e) },

@@ -116,10 +116,10 @@ func burstNode(i int) engine.Event {
 
 // leftOldestFirst fails unless all pods have left, by due instant, and of one
 // instant by sequence.
-func leftOldestFirst(t *testing.T, orders []replay.Order) {
+func leftOldestFirst(t *testing.T, orders []replay.Order, pods int) {
 	t.Helper()
-	if len(orders) != burstPods {
-		t.Fatalf("%d orders, want %d", len(orders), burstPods)
+	if len(orders) != pods {
+		t.Fatalf("%d orders, want %d", len(orders), pods)
 	}
 	for i := 1; i < len(orders); i++ {
 		a, b := &orders[i-1], &orders[i]
@@ -143,9 +143,27 @@ func TestI8ShardsHandOutInOneOrder(t *testing.T) {
 			d := overdueOnShards(t, open)
 			must(t, d.Resume(t.Context(), cluster))
 			must(t, d.RunUntil(t.Context(), 201*time.Second))
-			leftOldestFirst(t, d.Orders())
+			leftOldestFirst(t, d.Orders(), burstPods)
 		})
 	}
+}
+
+// TestI8OverdueInTheInstantOfTheBarrier has pods come to be overdue in the instant in
+// which the pause ends: their timers have yet to tell, and they leave in their order.
+func TestI8OverdueInTheInstantOfTheBarrier(t *testing.T) {
+	ctx := t.Context()
+	d := overdueOnShards(t, mem.New().Open)
+	const more = 20
+	for i := range more {
+		seconds := int64(4 * i)
+		must(t, d.Apply(ctx, cluster, upsertPod(&mPod{
+			namespace: "default", name: fmt.Sprint("late", i), uid: fmt.Sprint("late", i), node: fmt.Sprint("n", i), bound: epoch,
+			tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}},
+		})))
+	}
+	must(t, d.Resume(ctx, cluster))
+	must(t, d.RunUntil(ctx, 201*time.Second))
+	leftOldestFirst(t, d.Orders(), burstPods+more)
 }
 
 // TestI8DecidedAgainKeepsItsPlace decides over half of the pods again, and then
@@ -160,7 +178,7 @@ func TestI8DecidedAgainKeepsItsPlace(t *testing.T) {
 	}
 	must(t, d.SetPolicy(ctx, cluster, engine.PolicyPatch{Policy: engine.Policy{DefaultNotReady: time.Second}, Fields: engine.PolicyDefaultNotReady}))
 	must(t, d.RunUntil(ctx, 201*time.Second))
-	leftOldestFirst(t, d.Orders())
+	leftOldestFirst(t, d.Orders(), burstPods)
 }
 
 // TestStatusCounts looks at the counts that operators see through a life.

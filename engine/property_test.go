@@ -83,10 +83,7 @@ type rig struct {
 	orders int // orders judged so far
 	ledger
 	oldTokens []string
-	// looked has the due instants, by sequence, of what was open when the timers of an
-	// instant had last fired.
-	looked map[uint64]time.Time
-	gated  gated
+	gated     gated
 	// lingers are pods, by name, that stay although they are reported gone.
 	lingers map[string]bool
 	// early says, by token, what was wrong with an order at the moment it left.
@@ -98,9 +95,6 @@ type rig struct {
 type gated struct {
 	at   time.Time
 	seqs map[uint64]bool
-	// late are those that may be late: they came to be overdue in this very instant, so
-	// that the barrier of a pause or mode finds them with a timer that has yet to fire.
-	late map[uint64]bool
 	// through has all that is open once the barrier is through, by sequence; nil until
 	// the next step. One that leaves on other grounds was written again in the same
 	// instant and waits for that commit: it may be late, but it overtakes nobody.
@@ -181,8 +175,6 @@ func (r *rig) relist() {
 		r.must(r.d.Apply(r.ctx, cluster, upsertPod(r.m.pods[uid])))
 	}
 	r.opensGate()
-	// The end of a list looks at all that is overdue.
-	clear(r.gated.late)
 	r.must(r.d.Synced(r.ctx, cluster))
 	before := r.m.known
 	r.m.list()
@@ -232,19 +224,10 @@ func (r *rig) act(kind string) {
 func (r *rig) advance(seconds int) {
 	to := r.d.Now() + time.Duration(seconds)*time.Second
 	r.must(r.d.RunUntil(r.ctx, to))
-	r.timersFired(to)
+	r.m.now = epoch.Add(to)
 	r.judge()
 	r.checkSent()
 	r.shadowed()
-}
-
-// timersFired notes that the timers up to an instant have fired.
-func (r *rig) timersFired(to time.Duration) {
-	r.m.now = epoch.Add(to)
-	r.looked = map[uint64]time.Time{}
-	for _, e := range r.open() {
-		r.looked[e.Seq] = e.Due
-	}
 }
 
 func (r *rig) nodeNames() []string { return slices.Sorted(maps.Keys(r.m.nodes)) }
@@ -751,12 +734,11 @@ func (r *rig) opensGate() {
 		return
 	}
 	r.flush()
-	r.gated = gated{at: r.m.now, seqs: map[uint64]bool{}, late: map[uint64]bool{}}
+	r.gated = gated{at: r.m.now, seqs: map[uint64]bool{}}
 	for uid, e := range r.open() {
 		// One whose own time of rest ends now is let go by its timer.
 		rests := !r.retryAt[uid].Before(r.m.now) || r.m.reprieves[uid].Equal(r.m.now)
 		r.gated.seqs[e.Seq] = e.Hold != engine.HoldNone && e.Due.Before(r.m.now) && !rests
-		r.gated.late[e.Seq] = !r.looked[e.Seq].Equal(e.Due)
 	}
 }
 
@@ -778,7 +760,7 @@ func (r *rig) judgePlace(e *engine.EvictionRecord) {
 		return
 	}
 	if last := r.gated.last; last != nil && (e.Due.Before(last.Due) || e.Due.Equal(last.Due) && e.Seq < last.Seq) {
-		if was := r.gated.through[e.Seq]; r.gated.late[e.Seq] || was != nil && !reflect.DeepEqual(was.Cause, e.Cause) {
+		if was := r.gated.through[e.Seq]; was != nil && !reflect.DeepEqual(was.Cause, e.Cause) {
 			return
 		}
 		r.Fatalf("I8: order of %s, due %s, after that of %s, due %s", e.UID, e.Due.Sub(epoch), last.UID, last.Due.Sub(epoch))
