@@ -51,7 +51,7 @@ bin/reprieve feed --cluster lab --cluster-uid "$(kubectl get namespace kube-syst
 	if silent := await.Now().Sub(hearts.Last("n1")); silent <= shortGrace {
 		t.Errorf("the node is Unknown %s after its last renewal, before its grace of %s is over", silent, shortGrace)
 	}
-	if !strings.Contains(out, "unreachable:NoSchedule, comes") || !strings.Contains(out, "node health OBSERVE") {
+	if !strings.Contains(out, "unreachable:NoSchedule, would come") || !strings.Contains(out, "node health OBSERVE") {
 		t.Errorf("explain node says %s", out)
 	}
 	if out = user.run("bin/reprieve get nodes --cluster lab"); !strings.Contains(out, "unreachable:NoSchedule") || !strings.Contains(out, "Unknown") {
