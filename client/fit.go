@@ -14,9 +14,9 @@ import (
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
 )
 
-// Fit makes a node's or pod's event keep the contract's bounds, which an API
-// server does not know: it takes pods with thousands of tolerations, owners or
-// labels, and conditions and phases of any length. The service would refuse the
+// Fit makes the event of a node, a pod or leases keep the contract's bounds, which an
+// API server does not know: it takes pods with thousands of tolerations, owners or
+// labels, conditions and phases of any length, and leases renewed in the year 0. The service would refuse the
 // whole feed for one of them. What is cut may delay an eviction, never hasten it.
 //
 // It changes the event in place and returns the fields that were cut, such as
@@ -29,6 +29,14 @@ func Fit(e *reprievev1.Event) (cut []string, ok bool) {
 		ok = f.message(o.Node.ProtoReflect())
 	case *reprievev1.Event_Pod:
 		ok = f.message(o.Pod.ProtoReflect())
+	case *reprievev1.Event_LeaseRenewals:
+		b, times := renewTimes(), o.LeaseRenewals.GetRenewTimes()
+		for i, ts := range times {
+			if !b.holds(ts) {
+				times[i], f.cut = b.nearest(ts), append(f.cut, b.name)
+			}
+		}
+		ok = true
 	default:
 		return nil, true
 	}
@@ -141,12 +149,29 @@ func (f *fitter) instant(m protoreflect.Message, b *bound) {
 		return
 	}
 	ts, ok := m.Get(b.field).Message().Interface().(*timestamppb.Timestamp)
-	if !ok || (ts.IsValid() && ts.Seconds >= b.from && (ts.Seconds < b.to || ts.Seconds == b.to && ts.Nanos == 0)) {
+	if !ok || b.holds(ts) {
 		return
 	}
-	m.Set(b.field, protoreflect.ValueOfMessage((&timestamppb.Timestamp{Seconds: min(max(ts.Seconds, b.from), b.to)}).ProtoReflect()))
+	m.Set(b.field, protoreflect.ValueOfMessage(b.nearest(ts).ProtoReflect()))
 	f.cut = append(f.cut, b.name)
 }
+
+// holds reports whether an instant is one that the contract knows.
+func (b *bound) holds(ts *timestamppb.Timestamp) bool {
+	return ts.IsValid() && ts.GetSeconds() >= b.from && (ts.GetSeconds() < b.to || ts.GetSeconds() == b.to && ts.GetNanos() == 0)
+}
+
+func (b *bound) nearest(ts *timestamppb.Timestamp) *timestamppb.Timestamp {
+	return &timestamppb.Timestamp{Seconds: min(max(ts.GetSeconds(), b.from), b.to)}
+}
+
+// renewTimes is the bound of the times that leases were renewed.
+var renewTimes = sync.OnceValue(func() *bound {
+	fd := (*reprievev1.NodeLeaseRenewals)(nil).ProtoReflect().Descriptor().Fields().ByName("renew_times")
+	rules, _ := proto.GetExtension(fd.Options(), validate.E_Field).(*validate.FieldRules)
+	each := rules.GetRepeated().GetItems().GetTimestamp()
+	return &bound{name: "NodeLeaseRenewals.renew_times", from: each.GetGte().GetSeconds(), to: each.GetLte().GetSeconds()}
+})
 
 // pairs keeps the first labels in the order of their keys. The map may be
 // another's, so it is replaced.

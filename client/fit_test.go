@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"buf.build/go/protovalidate"
 	"google.golang.org/protobuf/proto"
@@ -100,6 +101,28 @@ func TestFitKeepsEveryBound(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+	}
+}
+
+// Leases renewed in years that the contract does not know are told by the nearest.
+func TestFitKeepsRenewTimes(t *testing.T) {
+	fine := &timestamppb.Timestamp{Seconds: 1_800_000_000, Nanos: 5}
+	e := &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_LeaseRenewals{LeaseRenewals: &reprievev1.NodeLeaseRenewals{
+		NodeNames: []string{"a", "b", "c", "d"},
+		RenewTimes: []*timestamppb.Timestamp{
+			timestamppb.New(time.Date(0, 1, 1, 0, 0, 0, 0, time.UTC)), timestamppb.New(time.Date(9999, 12, 31, 23, 59, 59, 5e8, time.UTC)), fine, {Seconds: 5, Nanos: 1e9},
+		},
+	}}}
+	cut, ok := Fit(e)
+	if !ok || !slices.Equal(cut, []string{"NodeLeaseRenewals.renew_times"}) {
+		t.Errorf("cut %q, %t", cut, ok)
+	}
+	if err := protovalidate.Validate(e); err != nil {
+		t.Error(err)
+	}
+	times := e.GetLeaseRenewals().GetRenewTimes()
+	if !proto.Equal(times[2], fine) || times[0].AsTime().Year() != 1 || times[1].AsTime().Year() != 9999 || times[3].GetNanos() != 0 {
+		t.Errorf("renew times %v", times)
 	}
 }
 

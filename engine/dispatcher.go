@@ -29,7 +29,8 @@ type execLink struct {
 	capacity, outstanding int
 	attachedAt            time.Time
 	detached              bool
-	// stale: its last answer to an order for a node was STALE.
+	// stale: its last answer to an order for a node was STALE, and no other has failed
+	// with one since.
 	stale bool
 }
 
@@ -44,7 +45,7 @@ type dispatchMsg struct {
 	attach       *execLink
 	detach       *execLink
 	capacity     *capacityMsg
-	view         *viewMsg
+	answer       *nodeAnswer
 	policy       *Policy
 	suspend      int // +1 or -1
 	tick         bool
@@ -102,10 +103,10 @@ type capacityMsg struct {
 	capacity int
 }
 
-// viewMsg says whether an executor answered an order for a node with STALE.
-type viewMsg struct {
-	link  *execLink
-	stale bool
+// nodeAnswer is what came of an executor's order for a node.
+type nodeAnswer struct {
+	link    *execLink
+	outcome Outcome
 }
 
 // dispatcher orders what is due in one cluster over all shards and grants
@@ -192,8 +193,8 @@ func (d *dispatcher) handle(m *dispatchMsg) (released bool) {
 		d.detach(m.detach)
 	case m.capacity != nil:
 		m.capacity.link.capacity = m.capacity.capacity
-	case m.view != nil:
-		m.view.link.stale = m.view.stale
+	case m.answer != nil:
+		d.answered(m.answer)
 	case m.policy != nil:
 		d.setRate(m.policy)
 	case m.suspend != 0:
@@ -295,6 +296,21 @@ func (d *dispatcher) tickAfter(at time.Time) {
 		d.tickAt = at
 		d.timer.Reset(at)
 	}
+}
+
+// answered notes which executors are asked for nodes next. One whose order came to
+// nothing is no better than those that answered STALE.
+func (d *dispatcher) answered(a *nodeAnswer) {
+	switch a.outcome {
+	case OutcomeStale:
+		a.link.stale = true
+		return
+	case OutcomeFailed, OutcomeDenied, OutcomeNoAnswer:
+		for _, l := range d.links {
+			l.stale = false
+		}
+	}
+	a.link.stale = false
 }
 
 // grantNodes gives permits to orders for nodes. An executor that last answered STALE

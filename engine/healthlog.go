@@ -38,10 +38,11 @@ func newHealthLog(now time.Time) healthLog {
 
 // turned notes how something is, and reports whether the log is to be told.
 func (s *toldState) turned(since, now time.Time) bool {
-	if s.on != since.IsZero() || !s.at.IsZero() && now.Sub(s.at) < healthLogRest {
+	on := !since.IsZero()
+	if on == s.on || !s.at.IsZero() && now.Sub(s.at) < healthLogRest {
 		return false
 	}
-	s.on, s.at = !since.IsZero(), now
+	s.on, s.at = on, now
 	if s.on {
 		s.since = since
 	}
@@ -55,8 +56,8 @@ func (h *healthOwner) tellLog() {
 		"node health is no longer blind", "feed_live", h.conf.live)
 	h.tellState(&l.hold, v.HeldSince, "node health holds back: nearly all nodes fell silent at once, which is taken for the control plane's trouble; "+
 		"no node becomes Unknown or gets a NoExecute taint", "node health no longer holds back: nodes are heard again", "silent", v.Silent)
-	h.tellState(&l.stale, v.StaleSince, "the feed of leases is behind what a live read showed; no node becomes Unknown until it has caught up",
-		"the feed of leases is no longer behind")
+	h.tellState(&l.stale, v.StaleSince, "the feed of leases is behind what a live read showed; no node becomes Unknown until it has caught up, for a grace at most",
+		"nodes may become Unknown again: the feed of leases has caught up, or has not within a grace, so that a live read counts for its own node alone")
 	h.tellState(&l.disrupted, v.DisruptedSince, "all zones are fully disrupted: no node keeps or gets a NoExecute taint for its health",
 		"not all zones are fully disrupted any more: NoExecute taints come at the zones' rates")
 	seen, since := h.otherController(&v)

@@ -209,8 +209,8 @@ func (h *healthOwner) noAnswer(token, why string) {
 // resolve ends a delivery with its outcome.
 func (h *healthOwner) resolve(n *healthNode, res Result) {
 	d := n.delivery
-	if link := n.link; link != nil && res.Outcome != OutcomeNoAnswer && res.Outcome != OutcomeRecalled {
-		h.cl.dispatcher.inbox.put(dispatchMsg{view: &viewMsg{link: link, stale: res.Outcome == OutcomeStale}})
+	if n.link != nil && res.Outcome != OutcomeRecalled {
+		h.cl.dispatcher.inbox.put(dispatchMsg{answer: &nodeAnswer{link: n.link, outcome: res.Outcome}})
 	}
 	h.drop(n)
 	h.core.observer.NodeResult(h.cl.name, res.Outcome, h.now.Sub(d.SentAt))

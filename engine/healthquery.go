@@ -94,7 +94,7 @@ func (st *ClusterHealth) warnings() (w []string) {
 			"so no node becomes Unknown; see \"Nearly all nodes are silent\" in docs/operations.md", st.Silent, day(st.HeldSince))
 	}
 	if !st.StaleSince.IsZero() {
-		add("the feed of leases is behind what a live read showed at %s: no node becomes Unknown until it has caught up", day(st.StaleSince))
+		add("the feed of leases is behind what a live read showed at %s: no node becomes Unknown until it has caught up, for a grace at most", day(st.StaleSince))
 	}
 	if !st.DisruptedSince.IsZero() {
 		add("all zones are fully disrupted since %s: no node has a NoExecute taint for its health", day(st.DisruptedSince))

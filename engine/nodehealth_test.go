@@ -466,6 +466,37 @@ func TestN8AStuckExecutorDoesNotStopTheOthers(t *testing.T) {
 	}
 }
 
+// An executor that answered STALE once, and was right, is asked again when the other one
+// fails: no other would ever come to the nodes.
+func TestN8AFailingExecutorIsNotAskedForEver(t *testing.T) {
+	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c", "d", "e")
+	other := &sink{}
+	x, err := w.eng.AttachExecutor(engine.ExecutorHello{ID: "other", Clusters: []string{"*"}, Capacity: 1000, NodeOrders: true}, other)
+	must(t, err)
+	w.deaf["a"] = true
+	stale, failed, applied := 0, 0, 0
+	for range 120 {
+		w.advance(2 * time.Second)
+		w.renew()
+		for _, o := range other.take() {
+			if stale == 0 {
+				stale++
+				w.answer(x, o.Token, engine.OutcomeStale)
+				continue
+			}
+			applied++
+			w.answer(x, o.Token, engine.OutcomeApplied)
+		}
+		for _, o := range w.sink.take() {
+			failed++
+			w.answer(w.x, o.Token, engine.OutcomeFailed)
+		}
+	}
+	if stale != 1 || failed != 1 || applied == 0 {
+		t.Errorf("N2: %d orders were stale, %d failed, and then %d were carried out by the one that can", stale, failed, applied)
+	}
+}
+
 // Of an order that was recalled nothing was done: what happens then is another's work.
 func TestRecalledNodeOrderExplainsNothing(t *testing.T) {
 	w := newWard(t, mem.New().Open, engine.NodeHealthEnforce, "a", "b", "c")

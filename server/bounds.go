@@ -13,7 +13,7 @@ import (
 // event. So a batch is looked at by code first: one whose every part is plainly
 // within its bounds is let through, any other is left to the rules, which say
 // what is wrong with it. TestBoundsKeepTheRules holds the code to the rules. What
-// they do not see, a Duration or a Timestamp that is none, is looked for after them.
+// they do not see, a Duration or a Timestamp that is malformed, is looked for after them.
 type contractValidator struct{ protovalidate.Validator }
 
 // Validate implements protovalidate.Validator.

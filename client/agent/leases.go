@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/reprieve-dev/reprieve/client"
 	"github.com/reprieve-dev/reprieve/internal/clock"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -81,9 +82,12 @@ func (w *leaseWatch) tell(ctx context.Context) {
 	}
 	for {
 		n := min(len(names), maxReported)
-		w.report(&reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_LeaseRenewals{
+		e := &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_LeaseRenewals{
 			LeaseRenewals: &reprievev1.NodeLeaseRenewals{NodeNames: names[:n:n], RenewTimes: times[:n:n]},
-		}})
+		}}
+		// A time that is moved is never the live one's: an order for its node is STALE.
+		client.Fit(e)
+		w.report(e)
 		if names, times = names[n:], times[n:]; len(names) == 0 {
 			return
 		}

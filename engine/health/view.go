@@ -223,7 +223,7 @@ func (m *Machine) whatWouldChange(n *node) (list []string) {
 	case !m.heldSince.IsZero():
 		add("nearly all nodes are silent, so that none is taken for dead: each has its whole grace when more than a few are heard again")
 	case m.stale():
-		add("the leases that are fed are behind: no node becomes Unknown until they have caught up")
+		add("the leases that are fed are behind: no node becomes Unknown until they have caught up, for a grace at most")
 	default:
 		add("no heartbeat for %s: its condition Ready %s Unknown, and it %s the taint %s", m.graceOf(n), becomes, gets, UnreachableNoSchedule)
 	}

@@ -193,7 +193,9 @@ func (s *fileSource) renewals() (events []*reprievev1.Event) {
 			r.RenewTimes = append(r.RenewTimes, s.leases.renewed[name])
 		}
 		all = all[n:]
-		events = append(events, &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_LeaseRenewals{LeaseRenewals: r}})
+		e := &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_LeaseRenewals{LeaseRenewals: r}}
+		client.Fit(e)
+		events = append(events, e)
 	}
 	clear(s.leases.renewed)
 	return events

@@ -147,7 +147,8 @@ func nodeHealth(st *engine.NodeHealthStatus) *reprievev1.NodeHealth {
 		Ready: st.Ready.String(), ReadySince: Timestamp(st.Since), Reason: st.Reason, HeartbeatTime: Timestamp(st.HeardAt),
 		SilentTime: Timestamp(st.SilentAt), Silent: st.Silent, Zone: st.Zone, Excluded: st.Excluded, PodsPending: st.PodsPending,
 		Attempts: st.Attempts, LastOutcome: reprievev1.Outcome(st.LastOutcome), LastMessage: st.LastMessage,
-		Hold: reprievev1.HoldReason(st.Hold), Removals: st.Removals, LastRemovalTime: Timestamp(st.RemovedAt), ObservedOnly: st.Observed, ReadySinceSeen: st.SinceSeen,
+		Hold: reprievev1.HoldReason(st.Hold), Removals: st.Removals, LastRemovalTime: Timestamp(st.RemovedAt),
+		ObservedOnly: st.Observed, ReadySinceSeen: st.SinceSeen,
 	}
 	if d := st.Delivery; d != nil {
 		out.Delivery = &reprievev1.Delivery{ExecutorId: d.ExecutorID, SendTime: Timestamp(d.SentAt), Deadline: Timestamp(d.Deadline)}

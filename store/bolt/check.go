@@ -134,8 +134,8 @@ func (r *Report) read(ctx context.Context, tx *bbolt.Tx) error {
 		return err
 	}
 	r.FreeBytes = int64(tx.DB().Stats().FreePageN) * int64(tx.DB().Info().PageSize)
-	// The codec reads the records of every version there has been. The first step that
-	// rewrites records has to say here which it does not, and the report with it.
+	// The codec reads the records of every version there has been. With a step that
+	// rewrites records, older files are to be left out here, and the report to say so.
 	r.SchemaVersion = version
 	c := &checker{report: r, ctx: ctx}
 	l := &loader{ctx: ctx, v: c}

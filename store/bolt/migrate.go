@@ -18,8 +18,8 @@ import (
 type step func(tx *bbolt.Tx) error
 
 // steps are the way from the first version to this program's: the first leads from 1 to 2.
-// What an older program would misread needs a step, and a file of the version
-// before among those of testdata. A field or a bucket that it leaves alone does not.
+// What an older program would misread needs a step, and a file of the new version
+// among those of testdata. A field or a bucket that it leaves alone does not.
 func steps() []step { return slices.Concat([]step{shortEvictions}, rehearsal()) }
 
 // shortEvictions leads to version 2, which writes the instants and UIDs of an

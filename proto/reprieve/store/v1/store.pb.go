@@ -1656,9 +1656,9 @@ type EvictionRecord struct {
 	UidBytes []byte `protobuf:"bytes,28,opt,name=uid_bytes,json=uidBytes,proto3" json:"uid_bytes,omitempty"`
 	// UID of the node if it is such a UUID; node_uid is empty then.
 	NodeUidBytes []byte `protobuf:"bytes,29,opt,name=node_uid_bytes,json=nodeUidBytes,proto3" json:"node_uid_bytes,omitempty"`
-	// The record's instants, but for those of requests and observed, and those beyond
-	// the years 1678 to 2262: they are in fields of their own, as all are that schema
-	// version 1 wrote. The first number is a bit set of those that are there, in the
+	// The record's instants, but for those of requests and observed, and those that
+	// nanoseconds in 64 bits cannot count (before September 1677, after April 2262): they
+	// are in fields of their own, as all are that schema version 1 wrote. The first number is a bit set of those that are there, in the
 	// codec's order (store/internal/codec/instants.go). Then comes each of them, in
 	// nanoseconds since the one before; the first since 1970.
 	Instants      []int64 `protobuf:"zigzag64,30,rep,packed,name=instants,proto3" json:"instants,omitempty"`
