@@ -116,21 +116,29 @@ func detailsOf(err error) (details []protoadapt.MessageV1) {
 	return details
 }
 
+// maxViolations bounds how many wrong fields a status names. One that names those of
+// a whole batch is more than the headers of a client take, who then sees no status.
+const maxViolations = 20
+
 // withViolations turns what the validation of messages found into the details
-// that all bad input has. Other statuses stay as they are.
+// that all bad input has, or part of it. Other statuses stay as they are.
 func withViolations(st *status.Status) *status.Status {
 	for _, d := range st.Details() {
 		found, ok := d.(*validate.Violations)
 		if !ok {
 			continue
 		}
-		bad := &errdetails.BadRequest{}
-		for _, v := range found.GetViolations() {
+		bad, list, message := &errdetails.BadRequest{}, found.GetViolations(), st.Message()
+		if len(list) > maxViolations {
+			message = fmt.Sprintf("%d fields break the contract's rules; the details name %d of them", len(list), maxViolations)
+			list = list[:maxViolations]
+		}
+		for _, v := range list {
 			bad.FieldViolations = append(bad.FieldViolations, &errdetails.BadRequest_FieldViolation{
 				Field: protovalidate.FieldPathString(v.GetField()), Description: v.GetMessage(),
 			})
 		}
-		return detailed(codes.InvalidArgument, "INVALID_ARGUMENT", st.Message(), bad)
+		return detailed(codes.InvalidArgument, "INVALID_ARGUMENT", message, bad)
 	}
 	return st
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -107,4 +108,25 @@ func TestBrokenTimeIsRefused(t *testing.T) {
 	}}})
 	_, err = x.stream.Recv()
 	refused(err, "result.retry_after")
+}
+
+// A batch in which all is wrong is refused in few words: a client's headers take no more.
+func TestManyViolationsAreToldInFewWords(t *testing.T) {
+	f := newFixture(t, memory(), enforce)
+	events := make([]*reprievev1.Event, 1000)
+	for i := range events {
+		events[i] = &reprievev1.Event{Type: reprievev1.Event_EVENT_TYPE_UPSERT, Object: &reprievev1.Event_Node{Node: &reprievev1.Node{
+			Name: fmt.Sprintf("n%d", i), Uid: fmt.Sprintf("u%d", i), CreationTime: &timestamppb.Timestamp{Nanos: 1e9},
+		}}}
+	}
+	x := f.feed(f.ctx, hello("east"))
+	x.send(&reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Batch{Batch: &reprievev1.Batch{Events: events}}})
+	var err error
+	for err == nil {
+		_, err = x.stream.Recv()
+	}
+	st := wantError(t, err, codes.InvalidArgument, "INVALID_ARGUMENT")
+	if n := len(fieldsOf(st)); n != maxViolations || len(st.Message()) > 200 {
+		t.Errorf("%d fields, message of %d bytes: %.300s", n, len(st.Message()), st.Message())
+	}
 }
