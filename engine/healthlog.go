@@ -52,32 +52,42 @@ func (s *toldState) turned(since, now time.Time) bool {
 // tellLog tells the service's log what holds node health back, and what no longer does.
 func (h *healthOwner) tellLog() {
 	v, l := h.machine.ClusterView(), &h.log
-	h.tellState(&l.blind, v.BlindSince, "node health is blind: the feed is not live or tells of no leases; no node is found silent",
-		"node health is no longer blind", "feed_live", h.conf.live)
-	h.tellState(&l.hold, v.HeldSince, "node health holds back: nearly all nodes fell silent at once, which is taken for the control plane's trouble; "+
-		"no node becomes Unknown or gets a NoExecute taint", "node health no longer holds back: nodes are heard again", "silent", v.Silent)
-	h.tellState(&l.stale, v.StaleSince, "the feed of leases is behind what a live read showed; no node becomes Unknown until it has caught up, for a grace at most",
-		"nodes may become Unknown again: the feed of leases has caught up, or has not within a grace, so that a live read counts for its own node alone")
-	h.tellState(&l.disrupted, v.DisruptedSince, "all zones are fully disrupted: no node keeps or gets a NoExecute taint for its health",
-		"not all zones are fully disrupted any more: NoExecute taints come at the zones' rates")
+	h.tellState(&l.blind, v.BlindSince, turn{
+		begins: "node health is blind: the feed is not live or tells of no leases; no node is found silent",
+		ends:   "node health is no longer blind"}, "feed_live", h.conf.live)
+	h.tellState(&l.hold, v.HeldSince, turn{
+		begins: "node health holds back: nearly all nodes fell silent at once, which is taken for the control plane's trouble; " +
+			"no node becomes Unknown or gets a NoExecute taint",
+		ends: "node health no longer holds back: nodes are heard again"}, "silent", v.Silent)
+	h.tellState(&l.stale, v.StaleSince, turn{
+		begins: "the feed of leases is behind what a live read showed; no node becomes Unknown until it has caught up, for a grace at most",
+		ends:   "nodes may become Unknown again: the feed of leases has caught up, or has not within a grace, so that a live read counts for its own node alone"})
+	h.tellState(&l.disrupted, v.DisruptedSince, turn{
+		begins: "all zones are fully disrupted: no node keeps or gets a NoExecute taint for its health",
+		ends:   "not all zones are fully disrupted any more: NoExecute taints come at the zones' rates"})
 	seen, since := h.otherController(&v)
-	h.tellState(&l.other, since, "two node controllers: another one works on the nodes of a cluster with node_health ENFORCE; "+
-		"start kube-controller-manager with --controllers=*,-node-lifecycle-controller, or set node_health to OBSERVE",
-		"two node controllers no longer", "seen", seen)
+	h.tellState(&l.other, since, turn{
+		begins: "two node controllers: another one works on the nodes of a cluster with node_health ENFORCE; " +
+			"start kube-controller-manager with --controllers=*,-node-lifecycle-controller, or set node_health to OBSERVE",
+		ends: "two node controllers no longer"}, "seen", seen)
 	if h.conf.live {
 		h.tellZones(v.Zones)
 	}
 }
 
-func (h *healthOwner) tellState(s *toldState, since time.Time, begins, ends string, about ...any) {
+// turn is what the log says when something begins, and when it ends.
+type turn struct{ begins, ends string }
+
+// tellState tells of one thing if it has turned; about is added to its beginning.
+func (h *healthOwner) tellState(s *toldState, since time.Time, t turn, about ...any) {
 	if !s.turned(since, h.now) {
 		return
 	}
 	log := h.core.opts.Logger.With("cluster", h.cl.name, "since", s.since)
 	if s.on {
-		log.Warn(begins, about...)
+		log.Warn(t.begins, about...)
 	} else {
-		log.Info(ends)
+		log.Info(t.ends)
 	}
 }
 
