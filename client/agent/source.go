@@ -168,10 +168,13 @@ func (s *source) following() *following {
 	return s.current
 }
 
-// stop ends the watches: the next list begins others.
+// stop ends the watches: the next list begins others. Those that another list has
+// begun since are not f's to take away: nobody would end them then.
 func (s *source) stop(f *following) {
 	s.mu.Lock()
-	s.current = nil
+	if s.current == f {
+		s.current = nil
+	}
 	s.mu.Unlock()
 	f.cancel()
 	f.wg.Wait()

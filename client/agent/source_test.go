@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -54,18 +55,25 @@ func (f *feed) list() []string {
 func (f *feed) watch() (stop context.CancelFunc, ended <-chan error) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	done := make(chan error, 1)
-	go func() {
+	var wg sync.WaitGroup
+	wg.Go(func() {
 		done <- f.source.Watch(ctx, func(events ...*reprievev1.Event) error {
 			if f.gate != nil {
-				<-f.gate
+				select {
+				case <-f.gate:
+				case <-ctx.Done():
+				}
 			}
 			for _, e := range events {
 				f.events <- e
 			}
 			return nil
 		})
-	}()
-	f.t.Cleanup(cancel)
+	})
+	f.t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
 	return cancel, done
 }
 
@@ -124,6 +132,24 @@ func TestSourceListsAnew(t *testing.T) {
 	}
 	if n := a.count("GET /api/v1/pods v=0"); n != 0 {
 		t.Errorf("a list took any version, %d times", n)
+	}
+}
+
+// A watch that ends late takes only its own watches with it, not those of the
+// list that came after them.
+func TestSourceLateEndLeavesTheNextList(t *testing.T) {
+	a := newAPI(t)
+	f := newFeed(t, a)
+	f.list()
+	stop, ended := f.watch()
+	a.put("nodes", "", testNode("n"))
+	<-f.events // the watch has begun
+	f.source.close()
+	f.list()
+	stop()
+	<-ended
+	if !f.source.alive(t.Context()) {
+		t.Error("the second list's watches are gone with the first one's")
 	}
 }
 
