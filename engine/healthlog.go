@@ -19,7 +19,7 @@ const (
 // healthLog is what the log was last told of a cluster's node health: one line
 // when it begins to hold back, and one when that ends. The owner's goroutine has it.
 type healthLog struct {
-	blind, hold, stale, disrupted, other toldState
+	blind, hold, stale, doubted, disrupted, other toldState
 	// zones are those that were told to be disrupted, and how.
 	zones  map[string]health.ZoneState
 	zoneAt time.Time
@@ -61,7 +61,10 @@ func (h *healthOwner) tellLog() {
 		ends: "node health no longer holds back: nodes are heard again"}, "silent", v.Silent)
 	h.tellState(&l.stale, v.StaleSince, turn{
 		begins: "the feed of leases is behind what a live read showed; no node becomes Unknown until it has caught up, for a grace at most",
-		ends:   "nodes may become Unknown again: the feed of leases has caught up, or has not within a grace, so that a live read counts for its own node alone"})
+		ends:   "nodes may become Unknown again: the feed of leases has caught up, or has not within a grace"}, "executor", v.StaleBy)
+	h.tellState(&l.doubted, v.DoubtedSince, turn{
+		begins: "a heartbeat that an executor saw in a live read has not come within a grace; until one comes, what it answers as STALE counts for that node alone",
+		ends:   "a heartbeat that an executor saw in a live read has come, or nothing is known of heartbeats any more; the answer STALE counts for the cluster again"}, "executor", v.StaleBy)
 	h.tellState(&l.disrupted, v.DisruptedSince, turn{
 		begins: "all zones are fully disrupted: no node keeps or gets a NoExecute taint for its health",
 		ends:   "not all zones are fully disrupted any more: NoExecute taints come at the zones' rates"})

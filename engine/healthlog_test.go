@@ -64,6 +64,42 @@ func TestLogTellsWhatHoldsNodeHealthBack(t *testing.T) {
 	wantLines(t, lines(), `level=INFO msg="node health is no longer blind"`)
 }
 
+// A live read that the feed does not bear out is told of with the executor behind it.
+func TestLogTellsOfADoubtedRead(t *testing.T) {
+	w, lines := logged(t, engine.NodeHealthEnforce, "a", "b", "c", "d", "e")
+	w.deaf = map[string]bool{"a": true}
+	order := w.nextOrder()
+	lines()
+	w.answer(w.x, order.Token, engine.OutcomeStale)
+	w.pass(20 * time.Second)
+	wantLines(t, lines(), `level=WARN msg="the feed of leases is behind what a live read showed; no node becomes Unknown until it has caught up, for a grace at most" cluster=prod executor=x`)
+	warning := func() string {
+		t.Helper()
+		st, err := w.eng.Cluster(t.Context(), cluster)
+		must(t, err)
+		return strings.Join(st.Warnings, "\n")
+	}
+	if got := warning(); !strings.Contains(got, `behind what executor "x" read at`) {
+		t.Errorf("the warning while the feed counts as behind is %q", got)
+	}
+	w.pass(40 * time.Second)
+	wantLines(t, lines(), `level=INFO msg="nodes may become Unknown again: `,
+		`level=WARN msg="a heartbeat that an executor saw in a live read has not come within a grace; `)
+	if got := warning(); !strings.Contains(got, `a heartbeat that executor "x" said it had read had not come`) {
+		t.Errorf("the warning while it is doubted is %q", got)
+	}
+	// One that is borne out counts again.
+	w.deaf["b"] = true
+	order = w.nextOrder()
+	w.answer(w.x, order.Token, engine.OutcomeStale)
+	w.deaf["b"] = false
+	w.pass(4 * time.Second)
+	wantLines(t, lines(), `level=INFO msg="a heartbeat that an executor saw in a live read has come`)
+	if got := warning(); strings.Contains(got, "executor") {
+		t.Errorf("the warning after it is %q", got)
+	}
+}
+
 // Zones are told of in one line, and no more often than once in ten seconds.
 func TestLogTellsOfDisruptedZones(t *testing.T) {
 	w, lines := logged(t, engine.NodeHealthEnforce, "a", "b", "c", "d", "e")

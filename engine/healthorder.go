@@ -227,7 +227,7 @@ func (h *healthOwner) resolve(n *healthNode, res Result) {
 		h.machine.NotDone(n.name)
 		h.backsOff(n, d, healthStaleBackOff)
 		if n.want.Unknown {
-			h.machine.Stale(h.now, n.name)
+			h.machine.Stale(h.now, n.name, d.ExecutorID)
 		}
 	case OutcomeGone, OutcomeSuperseded:
 		n.notBefore = h.now.Add(healthGoneBackOff)

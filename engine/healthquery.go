@@ -94,7 +94,11 @@ func (st *ClusterHealth) warnings() (w []string) {
 			"so no node becomes Unknown; see \"Nearly all nodes are silent\" in docs/operations.md", st.Silent, day(st.HeldSince))
 	}
 	if !st.StaleSince.IsZero() {
-		add("the feed of leases is behind what a live read showed at %s: no node becomes Unknown until it has caught up, for a grace at most", day(st.StaleSince))
+		add("the feed of leases is behind what executor %q read at %s: no node becomes Unknown until it has caught up, for a grace at most", st.StaleBy, day(st.StaleSince))
+	}
+	if !st.DoubtedSince.IsZero() {
+		add("a heartbeat that executor %q said it had read had not come by %s, a grace later: until one comes, the answer STALE "+
+			"counts for its own node alone; does that executor see an old state, or the feed?", st.StaleBy, day(st.DoubtedSince))
 	}
 	if !st.DisruptedSince.IsZero() {
 		add("all zones are fully disrupted since %s: no node has a NoExecute taint for its health", day(st.DisruptedSince))

@@ -21,7 +21,7 @@ type collector struct {
 	logger *slog.Logger
 
 	serving, storeSize, storeFree, open, held, stuck, overdue, feedAge, synced, enforcing, self, nodes, pods, executors, reprieves, ignored, damaged, foreign, tripped, looping *prometheus.Desc
-	healthMode, healthBlind, healthHold, healthStale, healthDisrupted, healthOther, healthStuck, unreadyNodes, taintWaiting                                                     *prometheus.Desc
+	healthMode, healthBlind, healthHold, healthStale, healthDoubted, healthDisrupted, healthOther, healthStuck, unreadyNodes, taintWaiting                                      *prometheus.Desc
 }
 
 func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *collector {
@@ -53,6 +53,7 @@ func newCollector(eng *engine.Engine, c clock.Clock, logger *slog.Logger) *colle
 		healthBlind:     desc("reprieve_node_health_blind", "1 while node health is on and nothing is known of the nodes' heartbeats.", "cluster"),
 		healthHold:      desc("reprieve_node_health_silence_hold", "1 while nearly all nodes are silent at once, which is taken for the control plane's trouble.", "cluster"),
 		healthStale:     desc("reprieve_node_health_stale", "1 while the feed of leases is known to be behind.", "cluster"),
+		healthDoubted:   desc("reprieve_node_health_doubted", "1 while what executors answer as STALE counts for its own node alone, because the feed never bore it out.", "cluster"),
 		healthDisrupted: desc("reprieve_node_health_disrupted", "1 while all zones are fully disrupted.", "cluster"),
 		healthOther:     desc("reprieve_node_health_other_controller", "1 while node health is on and another controller was seen at work on the nodes.", "cluster"),
 		healthStuck:     desc("reprieve_node_health_stuck_nodes", "Nodes whose orders failed 10 times or more in a row.", "cluster"),
@@ -67,7 +68,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.serving, c.storeSize, c.storeFree, c.open, c.held, c.stuck, c.overdue, c.feedAge, c.synced, c.enforcing, c.self, c.nodes, c.pods, c.executors, c.reprieves, c.ignored, c.damaged,
 		c.foreign, c.tripped, c.looping,
-		c.healthMode, c.healthBlind, c.healthHold, c.healthStale, c.healthDisrupted, c.healthOther, c.healthStuck, c.unreadyNodes, c.taintWaiting,
+		c.healthMode, c.healthBlind, c.healthHold, c.healthStale, c.healthDoubted, c.healthDisrupted, c.healthOther, c.healthStuck, c.unreadyNodes, c.taintWaiting,
 	} {
 		ch <- d
 	}
@@ -139,6 +140,7 @@ func (c *collector) health(gauge func(*prometheus.Desc, float64, ...string), h *
 	gauge(c.healthBlind, flag01(!h.BlindSince.IsZero()))
 	gauge(c.healthHold, flag01(!h.HeldSince.IsZero()))
 	gauge(c.healthStale, flag01(!h.StaleSince.IsZero()))
+	gauge(c.healthDoubted, flag01(!h.DoubtedSince.IsZero()))
 	gauge(c.healthDisrupted, flag01(!h.DisruptedSince.IsZero()))
 	gauge(c.healthOther, flag01(h.Other != ""))
 	gauge(c.healthStuck, float64(h.Stuck))

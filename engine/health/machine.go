@@ -96,14 +96,15 @@ type Machine struct {
 	// live: the feed is synced. leasesAt is when it last told of leases.
 	live     bool
 	leasesAt time.Time
-	// blindSince, heldSince, staleSince and disruptedSince are zero while it is not so.
+	// blindSince, heldSince, staleSince, disruptedSince and doubtedSince are zero while it is not so.
 	blindSince, heldSince, staleSince, disruptedSince time.Time
 	// staleNode is the node whose heartbeat the feed lacks; empty if it has come.
-	staleNode  string
-	staleUntil time.Time
-	// doubted: the feed never showed what a live read was said to show. Until it does
-	// so once, such a word counts for its own node alone.
-	doubted bool
+	// staleBy is who read it.
+	staleNode, staleBy string
+	staleUntil         time.Time
+	// doubtedSince: the feed never showed what a live read was said to show. Until it
+	// does so once, such a word counts for its own node alone.
+	doubtedSince time.Time
 
 	other   string
 	otherAt time.Time
@@ -195,7 +196,7 @@ func (m *Machine) Renewed(now time.Time, names []string, times []time.Time) {
 	m.leasesAt = m.now
 	if m.live && !m.blindSince.IsZero() {
 		m.blindSince = time.Time{}
-		m.staleNode, m.staleSince, m.staleUntil, m.doubted = "", time.Time{}, time.Time{}, false
+		m.staleNode, m.staleSince, m.staleUntil, m.doubtedSince = "", time.Time{}, time.Time{}, time.Time{}
 		m.doubtSilence()
 		m.amnesty()
 	}
@@ -254,7 +255,9 @@ func (m *Machine) beat(n *node) {
 	}
 	if !n.staleAt.IsZero() {
 		// Later than that it proves nothing: the node may have come back since.
-		m.doubted = m.doubted && m.now.Sub(n.staleAt) > m.figures.Grace
+		if m.now.Sub(n.staleAt) <= m.figures.Grace {
+			m.doubtedSince = time.Time{}
+		}
 		n.staleAt = time.Time{}
 	}
 	if m.staleNode == n.Name {
@@ -362,7 +365,9 @@ func (m *Machine) settle() {
 		return
 	}
 	if m.stale() && !m.now.Before(m.staleUntil) {
-		m.doubted = m.doubted || m.staleNode != ""
+		if m.staleNode != "" && m.doubtedSince.IsZero() {
+			m.doubtedSince = m.now
+		}
 		m.staleNode, m.staleSince = "", time.Time{}
 		m.touchSilent()
 	}
@@ -461,8 +466,9 @@ func (m *Machine) stale() bool { return !m.staleSince.IsZero() }
 // the feed: the feed is behind, and nothing becomes Unknown until it has caught up,
 // or the node's grace is over. If it does not catch up, the reader may be the one that
 // is behind: from then on its word keeps nobody else alive, until one is borne out.
-// No node becomes Unknown by that alone: each order has a live read of its own.
-func (m *Machine) Stale(now time.Time, name string) {
+// No node becomes Unknown by that alone: each order has a live read of its own. by is
+// the reader, for people.
+func (m *Machine) Stale(now time.Time, name, by string) {
 	m.advance(now)
 	n := m.nodes[name]
 	if n == nil || !n.silent {
@@ -471,14 +477,14 @@ func (m *Machine) Stale(now time.Time, name string) {
 	n.ordered, n.before = Ordered{}, Ordered{}
 	m.unsilence(n)
 	n.staleAt = m.now
-	if m.doubted {
+	if !m.doubtedSince.IsZero() {
 		return
 	}
 	if m.staleSince.IsZero() {
 		m.staleSince = m.now
 	}
 	// If the feed does not show it within the node's grace, the executor reads again.
-	m.staleNode, m.staleUntil = name, m.now.Add(m.figures.Grace)
+	m.staleNode, m.staleBy, m.staleUntil = name, by, m.now.Add(m.figures.Grace)
 	m.touchSilent()
 }
 

@@ -315,7 +315,7 @@ func TestN8AStaleWatchIsNoNodesDeath(t *testing.T) {
 	if w, ok := r.m.Want("a"); !ok || !w.Unknown {
 		t.Fatal("silence was not found")
 	}
-	r.m.Stale(r.now, "a")
+	r.m.Stale(r.now, "a", "x")
 	r.want("a", nothing)
 	r.want("b", nothing) // Found silent by the same watch.
 	r.m.Renewed(r.now, []string{"a"}, nil)
@@ -329,7 +329,7 @@ func TestN8OneNodeThatRenewsLateKeepsNoDeadOneAlive(t *testing.T) {
 	r := newRig(t, DefaultFigures())
 	r.begin("a", "b", "c", "d")
 	r.pass(51*time.Second, "c", "d")
-	r.m.Stale(r.now, "a")
+	r.m.Stale(r.now, "a", "x")
 	r.pass(52*time.Second, "c", "d")
 	// The feed never showed it: it is asked again, and so is the other.
 	r.want("b", "unknown=true pods=true +unreachable:NoSchedule,unreachable:NoExecute -")
@@ -569,7 +569,7 @@ func TestN8AWordThatTheFeedNeverBearsOutHoldsUpItsNodeAlone(t *testing.T) {
 		for end := r.now.Add(d); r.now.Before(end); {
 			r.pass(time.Second, renew...)
 			if w, _ := r.m.Want("a"); w.Unknown {
-				r.m.Stale(r.now, "a")
+				r.m.Stale(r.now, "a", "x")
 			}
 		}
 	}
@@ -583,6 +583,9 @@ func TestN8AWordThatTheFeedNeverBearsOutHoldsUpItsNodeAlone(t *testing.T) {
 		if !r.m.ClusterView().StaleSince.IsZero() {
 			t.Fatalf("%s: it still counts for all", r.now)
 		}
+		if v := r.m.ClusterView(); v.DoubtedSince.IsZero() || v.StaleBy != "x" {
+			t.Fatalf("%s: doubted since %s, of %q", r.now, v.DoubtedSince, v.StaleBy)
+		}
 	}
 	stuck(50*time.Second, "c", "d", "e", "f")
 	r.want("b", nothing)
@@ -592,15 +595,18 @@ func TestN8AWordThatTheFeedNeverBearsOutHoldsUpItsNodeAlone(t *testing.T) {
 	}
 	// One that is borne out counts for all again.
 	r.pass(51*time.Second, "d", "e", "f")
-	r.m.Stale(r.now, "c")
+	r.m.Stale(r.now, "c", "x")
 	if !r.m.ClusterView().StaleSince.IsZero() {
 		t.Error("it is doubted no more")
 	}
 	r.pass(2*time.Second, "c", "d", "e", "f")
 	r.pass(51*time.Second, "c", "e", "f")
-	r.m.Stale(r.now, "d")
+	r.m.Stale(r.now, "d", "x")
 	if r.m.ClusterView().StaleSince.IsZero() {
 		t.Error("it is still doubted")
+	}
+	if v := r.m.ClusterView(); !v.DoubtedSince.IsZero() {
+		t.Errorf("it is shown as doubted since %s", v.DoubtedSince)
 	}
 }
 
@@ -609,11 +615,11 @@ func TestN8ALateReturnProvesNothing(t *testing.T) {
 	r := newRig(t, DefaultFigures())
 	r.begin("a", "b", "c", "d")
 	r.pass(51*time.Second, "b", "c", "d")
-	r.m.Stale(r.now, "a")
+	r.m.Stale(r.now, "a", "x")
 	r.pass(time.Hour, "b", "c", "d")
 	r.m.Renewed(r.now, []string{"a"}, nil)
 	r.pass(51*time.Second, "a", "c", "d")
-	r.m.Stale(r.now, "b")
+	r.m.Stale(r.now, "b", "x")
 	if !r.m.ClusterView().StaleSince.IsZero() {
 		t.Error("it is doubted no more")
 	}

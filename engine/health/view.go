@@ -257,9 +257,12 @@ type ClusterView struct {
 	Zones []ZoneView
 	// BlindSince: nothing is known of heartbeats. HeldSince: nearly all nodes are
 	// silent, Silent of them. StaleSince: the feed is known to be behind.
-	// DisruptedSince: all zones are fully disrupted.
-	BlindSince, HeldSince, StaleSince, DisruptedSince time.Time
-	Silent                                            int
+	// DisruptedSince: all zones are fully disrupted. DoubtedSince: the feed never
+	// showed what a live read was said to show, so that such a word counts for its
+	// own node alone. StaleBy is the executor that said so last, empty if none did.
+	BlindSince, HeldSince, StaleSince, DisruptedSince, DoubtedSince time.Time
+	Silent                                                          int
+	StaleBy                                                         string
 	// Other says what showed that another controller works on the nodes, OtherAt when.
 	Other   string
 	OtherAt time.Time
@@ -297,6 +300,7 @@ func (m *Machine) sortedZones() []*zone {
 func (m *Machine) ClusterView() ClusterView {
 	v := ClusterView{
 		BlindSince: m.blindSince, HeldSince: m.heldSince, StaleSince: m.staleSince, DisruptedSince: m.disruptedSince,
+		DoubtedSince: m.doubtedSince, StaleBy: m.staleBy,
 		Other: m.other, OtherAt: m.otherAt,
 	}
 	if !m.heldSince.IsZero() {
