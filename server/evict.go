@@ -29,7 +29,7 @@ func (s *evictionService) Evict(stream reprievev1.EvictionService_EvictServer) e
 	defer cancel(nil)
 	x := &evictStream{
 		stream: stream, ctx: ctx, end: cancel, out: newOutbox[*reprievev1.EvictResponse](),
-		queued: map[string]int{}, settled: make(chan struct{}),
+		queued: map[string]int{},
 	}
 	if err := x.open(s.engine); err != nil {
 		return err
@@ -54,7 +54,7 @@ type evictStream struct {
 	queued map[string]int
 	// unsettled counts answers that wait for the engine.
 	unsettled int
-	settled   chan struct{} // closed and replaced when unsettled changes
+	settled   wakeup // when unsettled changes
 }
 
 // open takes the hello, attaches the executor and sends the welcome.
@@ -159,17 +159,14 @@ func (x *evictStream) settle(n int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.unsettled += n
-	close(x.settled)
-	x.settled = make(chan struct{})
+	x.settled.signal()
 }
 
 // waitSettled waits until fewer than n answers wait for the engine.
 func (x *evictStream) waitSettled(n int) error {
 	for {
-		x.mu.Lock()
-		unsettled, settled := x.unsettled, x.settled
-		x.mu.Unlock()
-		if unsettled < n {
+		settled := x.unsettledAbove(n)
+		if settled == nil {
 			return nil
 		}
 		select {
@@ -178,6 +175,17 @@ func (x *evictStream) waitSettled(n int) error {
 			return context.Cause(x.ctx)
 		}
 	}
+}
+
+// unsettledAbove is nil if fewer than n answers wait for the engine, and otherwise a
+// channel that is closed when that may have changed.
+func (x *evictStream) unsettledAbove(n int) <-chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.unsettled < n {
+		return nil
+	}
+	return x.settled.wait()
 }
 
 func (x *evictStream) resultTaken(token string, accepted bool) {

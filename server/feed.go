@@ -40,7 +40,7 @@ func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
 	defer cancel(nil)
 	f := &feedStream{
 		feedService: s, stream: stream, ctx: ctx, end: cancel,
-		out: newOutbox[*reprievev1.FeedResponse](), acked: make(chan struct{}),
+		out: newOutbox[*reprievev1.FeedResponse](),
 	}
 	if err := f.open(); err != nil {
 		return err
@@ -69,8 +69,8 @@ type feedStream struct {
 	// sink is that of the session opened last.
 	sink  *feedSink
 	over  bool
-	last  uint64        // the last sequence acknowledged
-	acked chan struct{} // closed and replaced when one is, or when the session is lost
+	last  uint64 // the last sequence acknowledged
+	acked wakeup // when one is, or when the session is lost
 	// arrivals are the messages that have yet to be acknowledged, in order.
 	arrivals []arrival
 	// mode is what the peer was told last.
@@ -262,7 +262,7 @@ func (f *feedStream) reopen() (*engine.FeedSession, error) {
 func (f *feedStream) waitAcked() error {
 	for {
 		f.mu.Lock()
-		last, session, acked := f.last, f.session, f.acked
+		last, session, acked := f.last, f.session, f.acked.wait()
 		f.mu.Unlock()
 		// The hello is answered by the welcome.
 		if session == nil || last >= f.sequence || f.sequence == 1 {
@@ -330,8 +330,7 @@ func (s *feedSink) Ack(sequence uint64, synced bool) {
 		f.metrics.feedLag.WithLabelValues(f.hello.Cluster).Observe(now.Sub(f.arrivals[0].at).Seconds())
 		f.arrivals = f.arrivals[1:]
 	}
-	close(f.acked)
-	f.acked = make(chan struct{})
+	f.acked.signal()
 }
 
 // Resync implements engine.FeedSink: the session is lost, the stream is not.
@@ -342,8 +341,7 @@ func (s *feedSink) Resync(reason string) {
 	if f.sink == s {
 		f.session, f.arrivals = nil, nil
 	}
-	close(f.acked)
-	f.acked = make(chan struct{})
+	f.acked.signal()
 	f.mu.Unlock()
 	f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_ResyncRequired{ResyncRequired: &reprievev1.ResyncRequired{Reason: reason}}}, nil)
 }

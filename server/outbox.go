@@ -13,11 +13,30 @@ type outbox[T any] struct {
 	queue   []T
 	sending int
 	closed  bool
-	// changed is closed and replaced whenever something above changes.
-	changed chan struct{}
+	changed wakeup // when something above does
 }
 
-func newOutbox[T any]() *outbox[T] { return &outbox[T]{changed: make(chan struct{})} }
+func newOutbox[T any]() *outbox[T] { return &outbox[T]{} }
+
+// wakeup wakes goroutines that wait for something to change. What it is about has a
+// mutex, which is held in its methods. Nothing is allocated while nobody waits.
+type wakeup struct{ waiting chan struct{} }
+
+// wait returns a channel that is closed at the next signal.
+func (w *wakeup) wait() <-chan struct{} {
+	if w.waiting == nil {
+		w.waiting = make(chan struct{})
+	}
+	return w.waiting
+}
+
+// signal wakes all that wait.
+func (w *wakeup) signal() {
+	if w.waiting != nil {
+		close(w.waiting)
+		w.waiting = nil
+	}
+}
 
 // put queues a message. merge, if not nil, may instead change the last one of
 // the queue to say both, and reports whether it did.
@@ -28,13 +47,7 @@ func (o *outbox[T]) put(m T, merge func(last *T) bool) {
 		return
 	}
 	o.queue = append(o.queue, m)
-	o.signal()
-}
-
-// signal wakes all that wait. mu is held.
-func (o *outbox[T]) signal() {
-	close(o.changed)
-	o.changed = make(chan struct{})
+	o.changed.signal()
 }
 
 // close makes run end once the queue is sent.
@@ -42,17 +55,15 @@ func (o *outbox[T]) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
-	o.signal()
+	o.changed.signal()
 }
 
 // waitBelow waits until fewer than n messages are queued or being sent. Owners
 // call it before they take more from a peer that does not read its answers.
 func (o *outbox[T]) waitBelow(ctx context.Context, n int) error {
 	for {
-		o.mu.Lock()
-		size, changed := len(o.queue)+o.sending, o.changed
-		o.mu.Unlock()
-		if size < n {
+		changed := o.above(n)
+		if changed == nil {
 			return nil
 		}
 		select {
@@ -63,14 +74,22 @@ func (o *outbox[T]) waitBelow(ctx context.Context, n int) error {
 	}
 }
 
+// above is nil if fewer than n messages are queued or being sent, and otherwise a
+// channel that is closed when that may have changed.
+func (o *outbox[T]) above(n int) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.queue)+o.sending < n {
+		return nil
+	}
+	return o.changed.wait()
+}
+
 // run sends what is queued until the box is closed and empty, ctx ends, or a
 // send fails.
 func (o *outbox[T]) run(ctx context.Context, send func(T) error) error {
 	for {
-		o.mu.Lock()
-		queue, closed, changed := o.queue, o.closed, o.changed
-		o.queue, o.sending = nil, len(queue)
-		o.mu.Unlock()
+		queue, closed, changed := o.take()
 		for _, m := range queue {
 			if err := send(m); err != nil {
 				return err
@@ -91,9 +110,21 @@ func (o *outbox[T]) run(ctx context.Context, send func(T) error) error {
 	}
 }
 
+// take takes what is queued. If nothing is, changed is closed when that may have
+// changed, unless the box is closed.
+func (o *outbox[T]) take() (queue []T, closed bool, changed <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	queue, o.queue, o.sending = o.queue, nil, len(o.queue)
+	if len(queue) == 0 && !o.closed {
+		changed = o.changed.wait()
+	}
+	return queue, o.closed, changed
+}
+
 func (o *outbox[T]) sent() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sending--
-	o.signal()
+	o.changed.signal()
 }

@@ -16,69 +16,99 @@ import (
 // of the contract compare them as numbers, for which nanos of the wrong sign, or a
 // second or more of them, are quietly added up. It answers as the rules do.
 func wholeTimes(m proto.Message) error {
-	found := brokenTimes(m.ProtoReflect(), nil)
+	found := brokenTimes(m.ProtoReflect())
 	if len(found) == 0 {
 		return nil
 	}
-	return &protovalidate.ValidationError{Violations: found}
+	violations := make([]*protovalidate.Violation, len(found))
+	for i, b := range found {
+		violations[i] = b.violation()
+	}
+	return &protovalidate.ValidationError{Violations: violations}
 }
 
-func brokenTimes(m protoreflect.Message, path []*validate.FieldPathElement) (found []*protovalidate.Violation) {
-	var kind string
-	var err error
+// brokenTime is a Duration or a Timestamp that is none, and the way to it, from its end.
+type brokenTime struct {
+	kind string
+	err  error
+	path []step
+}
+
+// step is a field on the way to another, and which of its elements if it is repeated.
+type step struct {
+	field protoreflect.FieldDescriptor
+	index int
+}
+
+// brokenTimes looks through a message. Every message of every stream comes by, so
+// that it allocates nothing for an object while all is well.
+func brokenTimes(m protoreflect.Message) (found []brokenTime) {
 	switch t := m.Interface().(type) {
 	case *durationpb.Duration:
-		kind, err = "duration", t.CheckValid()
+		if err := t.CheckValid(); err != nil {
+			return []brokenTime{{kind: "duration", err: err}}
+		}
+		return nil
 	case *timestamppb.Timestamp:
-		kind, err = "timestamp", t.CheckValid()
-	}
-	if err != nil {
-		return append(found, &protovalidate.Violation{Proto: validate.Violation_builder{
-			Field: validate.FieldPath_builder{Elements: slices.Clone(path)}.Build(), RuleId: proto.String(kind + ".valid"),
-			Message: proto.String("must be a valid " + kind + ": " + err.Error()),
-		}.Build()})
-	}
-	if kind != "" || !hasTimes(m.Descriptor()) {
+		if err := t.CheckValid(); err != nil {
+			return []brokenTime{{kind: "timestamp", err: err}}
+		}
 		return nil
 	}
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if fd.Message() == nil || fd.IsMap() {
-			return true
+	through := func(sub protoreflect.Message, by step) {
+		for _, b := range brokenTimes(sub) {
+			b.path = append(b.path, by)
+			found = append(found, b)
 		}
-		if !fd.IsList() {
-			found = append(found, brokenTimes(v.Message(), append(path, fieldElement(fd, nil)))...)
-			return true
+	}
+	for _, fd := range timeFields(m.Descriptor()) {
+		switch {
+		case !m.Has(fd):
+		case fd.IsList():
+			list := m.Get(fd).List()
+			for i := range list.Len() {
+				through(list.Get(i).Message(), step{fd, i})
+			}
+		default:
+			through(m.Get(fd).Message(), step{fd, 0})
 		}
-		for i := range v.List().Len() {
-			at := uint64(i)
-			found = append(found, brokenTimes(v.List().Get(i).Message(), append(path, fieldElement(fd, &at)))...)
-		}
-		return true
-	})
+	}
 	return found
 }
 
-// fieldElement is a field as a step of a path, and which of its elements if it is repeated.
-func fieldElement(fd protoreflect.FieldDescriptor, index *uint64) *validate.FieldPathElement {
-	e := validate.FieldPathElement_builder{FieldNumber: proto.Int32(int32(fd.Number())), FieldName: proto.String(string(fd.Name()))}
-	if index != nil {
-		e.Index = index
+func (b *brokenTime) violation() *protovalidate.Violation {
+	elements := make([]*validate.FieldPathElement, 0, len(b.path))
+	for _, s := range slices.Backward(b.path) {
+		e := validate.FieldPathElement_builder{FieldNumber: proto.Int32(int32(s.field.Number())), FieldName: proto.String(string(s.field.Name()))}
+		if s.field.IsList() {
+			e.Index = proto.Uint64(uint64(s.index))
+		}
+		elements = append(elements, e.Build())
 	}
-	return e.Build()
+	return &protovalidate.Violation{Proto: validate.Violation_builder{
+		Field: validate.FieldPath_builder{Elements: elements}.Build(), RuleId: proto.String(b.kind + ".valid"),
+		Message: proto.String("must be a valid " + b.kind + ": " + b.err.Error()),
+	}.Build()}
 }
 
-// timeHolders says of kinds of message, by full name, whether hasTimes.
-var timeHolders sync.Map
+// timeHolders are the timeFields of each kind of message of the contract.
+var timeHolders sync.Map // protoreflect.MessageDescriptor -> []protoreflect.FieldDescriptor
 
-// hasTimes reports whether messages of a kind may have a Duration or a Timestamp in
-// them. The others are not looked through.
-func hasTimes(md protoreflect.MessageDescriptor) bool {
-	if known, ok := timeHolders.Load(md.FullName()); ok {
-		return known.(bool)
+// timeFields are the fields of a kind of message that are, or may have in them, a
+// Duration or a Timestamp. The others are not looked through, nor are maps.
+func timeFields(md protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
+	if known, ok := timeHolders.Load(md); ok {
+		return known.([]protoreflect.FieldDescriptor)
 	}
-	has := leadsToTime(md, map[protoreflect.FullName]bool{})
-	timeHolders.Store(md.FullName(), has)
-	return has
+	var list []protoreflect.FieldDescriptor
+	for i := range md.Fields().Len() {
+		fd := md.Fields().Get(i)
+		if of := fd.Message(); of != nil && !fd.IsMap() && leadsToTime(of, map[protoreflect.FullName]bool{}) {
+			list = append(list, fd)
+		}
+	}
+	timeHolders.Store(md, list)
+	return list
 }
 
 func isTime(md protoreflect.MessageDescriptor) bool {

@@ -130,3 +130,23 @@ func TestManyViolationsAreToldInFewWords(t *testing.T) {
 		t.Errorf("%d fields, message of %d bytes: %.300s", n, len(st.Message()), st.Message())
 	}
 }
+
+// Every message comes by. To look through those that have times costs no more for many
+// objects than for one: protobuf's view of the list is all that is allocated.
+func TestWholeTimesAllocateNothingForAnObject(t *testing.T) {
+	batch := &reprievev1.Batch{}
+	for range 100 {
+		batch.Events = append(batch.Events, &reprievev1.Event{Object: &reprievev1.Event_Pod{Pod: &reprievev1.Pod{
+			Name: "p", ScheduledTime: timestamppb.Now(), CreationTime: timestamppb.Now(),
+			Tolerations: []*reprievev1.Toleration{{Key: "k"}}, OwnerReferences: []*reprievev1.OwnerReference{{Name: "o"}},
+		}}})
+	}
+	m := &reprievev1.FeedRequest{Message: &reprievev1.FeedRequest_Batch{Batch: batch}}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := wholeTimes(m); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 1 {
+		t.Errorf("%v allocations for a batch of %d, want 1", n, len(batch.Events))
+	}
+}
