@@ -65,6 +65,20 @@ func newTestFeeder(t *testing.T, conn *Conn, edit func(*FeederConfig)) *Feeder {
 	return f
 }
 
+// The acknowledgement of a message may be handled before the sender has noted that it was sent.
+func TestFeederStatusNeverHasAckedAboveSequence(t *testing.T) {
+	f := &Feeder{}
+	for _, p := range [][2]uint64{{0, 0}, {5, 0}, {0, 6}, {6, 0}} {
+		f.setProgress(p[0], p[1])
+		if st := f.Status(); st.Acked > st.Sequence {
+			t.Errorf("sequence %d, acknowledged up to %d", st.Sequence, st.Acked)
+		}
+	}
+	if st := f.Status(); st.Sequence != 6 || st.Acked != 6 {
+		t.Errorf("in the end: %+v", st)
+	}
+}
+
 func TestFeederListsWatchesAndEnds(t *testing.T) {
 	beats := 0
 	f := &fake{feeds: []func(feedServer) error{func(s feedServer) error {

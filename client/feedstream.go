@@ -281,6 +281,7 @@ func (f *Feeder) setProgress(sequence, acked uint64) {
 	if sequence == 0 && acked == 0 {
 		f.status.Sequence, f.status.Acked = 0, 0
 	}
-	f.status.Sequence = max(f.status.Sequence, sequence)
+	// What is acknowledged was sent, also where the sender has not come to say so.
+	f.status.Sequence = max(f.status.Sequence, sequence, acked)
 	f.status.Acked = max(f.status.Acked, acked)
 }
