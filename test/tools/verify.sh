@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Regenerates what is generated and fails if that differs from what is there.
+# Regenerates what is generated and fails if that differs from what is there, or if
+# what is to be broken on purpose has changed.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p build
@@ -24,4 +25,8 @@ go vet ./...
 go vet -tags "crash failpoints" ./test/crash ./internal/... ./engine ./cmd/...
 (cd test/e2e && go vet ./...)
 (cd test/peer && go vet ./...)
+go test -tags crash -count=1 -run 'TestPlantedFaultsFit$' ./test/crash
+for patch in test/mutations/*.patch; do
+  git apply --check "$patch" || { echo "verify: $patch no longer applies; the code that it breaks has changed" >&2; exit 1; }
+done
 echo "verify: generated code, modules and formatting are as they should be"
