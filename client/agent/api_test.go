@@ -1,13 +1,16 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +24,39 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Before client-go has goroutines that log: some of them are nobody's to wait for.
+	QuietKlog(slog.New(&klogged))
 	// klog's flusher belongs to the process.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
+
+// klogged takes what client-go logs to where the test that runs wants it.
+var klogged switched
+
+// switched is a handler whose output is changed while others write.
+type switched struct{ to atomic.Pointer[slog.Handler] }
+
+// use sends what is logged to h from here on; nil discards it.
+func (s *switched) use(h slog.Handler) { s.to.Store(&h) }
+
+func (s *switched) handler() slog.Handler {
+	if h := s.to.Load(); h != nil && *h != nil {
+		return *h
+	}
+	return slog.DiscardHandler
+}
+
+func (s *switched) Enabled(ctx context.Context, l slog.Level) bool {
+	return s.handler().Enabled(ctx, l)
+}
+
+func (s *switched) Handle(ctx context.Context, r slog.Record) error {
+	return s.handler().Handle(ctx, r)
+}
+
+func (s *switched) WithAttrs([]slog.Attr) slog.Handler { return s }
+
+func (s *switched) WithGroup(string) slog.Handler { return s }
 
 // kinds are the resources that an api has.
 var kinds = map[string]string{"nodes": "Node", "pods": "Pod", "leases": "Lease"}

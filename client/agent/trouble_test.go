@@ -106,11 +106,12 @@ func TestNotReadyBeforeTheClusterIsKnown(t *testing.T) {
 
 // What client-go writes by itself is not seen unless debugging is.
 func TestKlogErrorsAreForDebugging(t *testing.T) {
-	defer klog.ClearLogger()
+	defer klogged.use(nil)
 	for level, want := range map[slog.Level]bool{slog.LevelInfo: false, slog.LevelDebug: true} {
 		var out bytes.Buffer
-		QuietKlog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level})))
+		klogged.use(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: level}))
 		klog.ErrorS(errors.New("no"), "cannot watch")
+		klogged.use(nil)
 		if got := strings.Contains(out.String(), "cannot watch"); got != want {
 			t.Errorf("at %s: %q", level, out.String())
 		}
