@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -147,7 +148,7 @@ func (a *app) printBackfill(r *tolerations.Backfill, w tolerations.Waits) error 
 		_, err := fmt.Fprintf(a.Out, "No pod lacks tolerations, of %d looked at.\n", r.Looked)
 		return err
 	}
-	if err := backfillTable(r, w).write(a.Out, a.Width()); err != nil {
+	if _, err := io.WriteString(a.Out, backfillTable(r, w).render(a.columns())); err != nil {
 		return err
 	}
 	if r.DryRun {

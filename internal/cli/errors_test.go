@@ -65,7 +65,7 @@ func TestUsageErrors(t *testing.T) {
 		"fetch":                                "reprieve: \"fetch\" is no command; `reprieve --help` lists them",
 		"get nodes":                            "reprieve: get nodes: say which cluster with --cluster or REPRIEVE_CLUSTER; `reprieve get clusters` lists them",
 		"get nodes prod":                       `reprieve: get nodes: "prod" is an argument, and it takes none; see --help`,
-		"get clusters -o xml":                  "reprieve: get clusters: -o xml is unknown; use table, json or yaml",
+		"get clusters -o xml":                  "reprieve: get clusters: -o xml is unknown; use table, wide, json or yaml",
 		"get clusters --bogus":                 "reprieve: get clusters: unknown flag: --bogus",
 		"get evictions --state odd":            `reprieve: get evictions: --state "odd" is unknown; use one of waiting, due, delivered, recalling, confirming, closed`,
 		"get clusters --server x":              `reprieve: get clusters: --server "x" is no HOST:PORT, such as 127.0.0.1:7443`,

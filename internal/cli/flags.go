@@ -11,11 +11,13 @@ type globalFlags struct {
 	server, token, tokenFile, ca, cert, key string
 	plaintext, plaintextSet                 bool
 	cluster, namespace, output              string
+	wide                                    bool // tables are not cut
 	timeout                                 time.Duration
 }
 
 const (
 	outputTable = "table"
+	outputWide  = "wide" // a table too: complete sets wide for it
 	outputJSON  = "json"
 	outputYAML  = "yaml"
 )
@@ -31,9 +33,9 @@ func (g *globalFlags) register(root *cobra.Command) {
 	f.BoolVar(&g.plaintext, "plaintext", false, "no TLS (default: on for a loopback address without --ca and --cert)")
 	f.StringVar(&g.cluster, "cluster", "", "cluster, as the operator named it")
 	f.StringVarP(&g.namespace, "namespace", "n", "", "namespace of pods")
-	f.StringVarP(&g.output, "output", "o", outputTable, "output: table, json or yaml")
+	f.StringVarP(&g.output, "output", "o", outputTable, "output: table, wide (a table of which nothing is cut), json or yaml")
 	f.DurationVar(&g.timeout, "timeout", 30*time.Second, "longest wait for an answer; streams are not bounded")
-	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputWide, outputJSON, outputYAML}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // complete fills flags that were not given from the environment and checks them.
@@ -47,9 +49,12 @@ func (g *globalFlags) complete(cmd *cobra.Command, getenv func(string) string) e
 		}
 	}
 	g.plaintextSet = given("plaintext")
+	if g.wide = g.output == outputWide; g.wide {
+		g.output = outputTable
+	}
 	switch {
 	case g.output != outputTable && g.output != outputJSON && g.output != outputYAML:
-		return usagef("-o %s is unknown; use table, json or yaml", g.output)
+		return usagef("-o %s is unknown; use table, wide, json or yaml", g.output)
 	case g.timeout <= 0:
 		return usagef("--timeout %s must be positive, such as 30s", g.timeout)
 	case given("token") && given("token-file"):

@@ -73,7 +73,7 @@ func (l *listing[T]) show(ctx context.Context, a *app) error {
 func (l *listing[T]) update(a *app, list []T, seen map[string]T, rows *int) error {
 	now := a.Clock.Now()
 	if a.Width() > 0 && a.flags.output == outputTable {
-		return a.redraw(rows, l.table(list, now).render(0))
+		return a.redraw(rows, l.table(list, now).render(a.Width()))
 	}
 	var changed []T
 	for _, m := range list {

@@ -239,13 +239,21 @@ func (t nodeTaint) name() string {
 	return taintWord(t.health.GetTaint()) + ":" + t.health.GetTaint().GetEffect()
 }
 
-// since is when the taint came; absent while it is not there.
-func (t nodeTaint) since(now time.Time) string {
+// since is when the taint came; nil while it is not there.
+func (t nodeTaint) since() *timestamppb.Timestamp {
 	switch {
 	case t.pods != nil:
-		return ago(t.pods.GetStart(), now)
+		return t.pods.GetStart()
 	case t.health.GetPresent():
-		return ago(t.health.GetSince(), now)
+		return t.health.GetSince()
+	}
+	return nil
+}
+
+// age is for how long the taint is there.
+func (t nodeTaint) age(now time.Time) string {
+	if since := t.since(); since != nil {
+		return lasted(since, now)
 	}
 	return "-"
 }
@@ -277,12 +285,12 @@ func (t nodeTaint) change(now time.Time) string {
 func taintLines(n *reprievev1.NodeView, now time.Time) (lines []string) {
 	for _, t := range nodeTaints(n) {
 		line := t.name()
-		if s := t.since(now); s != "-" {
-			if t.pods != nil {
-				line += ", pods' waits count from " + s
-			} else {
-				line += ", for " + lasted(t.health.GetSince(), now)
-			}
+		switch since := t.since(); {
+		case since == nil:
+		case t.pods != nil:
+			line += ", pods' waits count from " + ago(since, now)
+		default:
+			line += ", for " + lasted(since, now)
 		}
 		if c := t.change(now); c != "-" {
 			line += ", " + c
@@ -298,7 +306,7 @@ func taintLines(n *reprievev1.NodeView, now time.Time) (lines []string) {
 // healthTable shows nodes of a cluster whose health is watched, a row for each taint
 // that is there or is to come.
 func healthTable(list []*reprievev1.NodeView, now time.Time) *table {
-	t := &table{columns: []column{{"NODE", 12}, {"READY", 0}, {"TAINT", 22}, {"SINCE", 0}, {"CHANGE", 20}, {"PODS", 0}, {"LEAVING", 0}}}
+	t := &table{columns: []column{{nodeTitle, 16}, {"READY", 0}, {"TAINT", 22}, {"AGE", 0}, {"CHANGE", 20}, {"PODS", 0}, {"LEAVING", 0}}}
 	for _, n := range list {
 		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)
 		ready := readyWord(n.GetHealth(), now)
@@ -307,7 +315,7 @@ func healthTable(list []*reprievev1.NodeView, now time.Time) *table {
 			t.add(n.GetName(), ready, "-", "-", "-", pods, open)
 		}
 		for _, one := range taints {
-			t.add(n.GetName(), ready, shortKey(one.name()), one.since(now), one.change(now), pods, open)
+			t.add(n.GetName(), ready, shortKey(one.name()), one.age(now), one.change(now), pods, open)
 		}
 	}
 	return t

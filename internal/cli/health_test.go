@@ -52,6 +52,7 @@ func sampleHealth() *reprievev1.ClusterHealth {
 
 func TestHealthTables(t *testing.T) {
 	h := newHarness(t)
+	h.width = tableWidth
 	h.fake.nodes = sampleNodes()
 	cluster := sampleClusters()[0]
 	cluster.NodeHealth = sampleHealth()

@@ -10,7 +10,7 @@ import (
 
 // evictionTable shows open evictions. The cluster has a column if several may be shown.
 func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time) *table {
-	t := &table{columns: []column{{"POD", 16}, {"NODE", 8}, {"STATE", 0}, {"WHEN", 0}, {"WHY", 14}}}
+	t := &table{columns: []column{{"POD", 16}, {nodeTitle, 8}, {"STATE", 0}, {"WHEN", 0}, {"WHY", 14}}}
 	if withCluster {
 		t.columns = append([]column{{"CLUSTER", 7}}, t.columns...)
 	}
@@ -27,7 +27,7 @@ func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time)
 // historyTable shows closed evictions; FAILS counts the orders that were denied,
 // failed or left without an answer.
 func historyTable(list []*reprievev1.Eviction, now time.Time) *table {
-	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 16}, {"NODE", 8}, {"RESULT", 0}, {"LATE", 0}, {"FAILS", 0}, {"WHY", 14}}}
+	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 16}, {nodeTitle, 8}, {"RESULT", 0}, {"LATE", 0}, {"FAILS", 0}, {"WHY", 14}}}
 	for _, e := range list {
 		t.add(ago(e.GetCloseTime(), now), podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), closeWord(e), late(e), strconv.FormatUint(uint64(e.GetAttempts()), 10), causeWord(e.GetCause()))
 	}
@@ -128,7 +128,7 @@ func nodeTable(list []*reprievev1.NodeView, now time.Time) *table {
 			return healthTable(list, now)
 		}
 	}
-	t := &table{columns: []column{{"NODE", 12}, {"TAINT (NoExecute)", 20}, {"STARTED", 0}, {"PODS", 0}, {"LEAVING", 0}}}
+	t := &table{columns: []column{{nodeTitle, 12}, {"TAINT (NoExecute)", 20}, {"STARTED", 0}, {"PODS", 0}, {"LEAVING", 0}}}
 	for _, n := range list {
 		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)
 		if len(n.GetTaints()) == 0 {

@@ -88,7 +88,7 @@ func (a *app) shadowRequest(f shadowFlags) (*reprievev1.GetShadowReportRequest, 
 func (a *app) printShadowReport(r *reprievev1.ShadowReport, failBelow float64) error {
 	var err error
 	if a.flags.output == outputTable {
-		err = writeShadowReport(a.Out, r, max(a.Width(), tableWidth))
+		err = writeShadowReport(a.Out, r, a.columns())
 	} else {
 		err = a.printMessage(r)
 	}
@@ -147,7 +147,7 @@ func writeShadowReport(out io.Writer, r *reprievev1.ShadowReport, width int) err
 
 // shadowRows is a table with each row's explanation below it.
 func shadowRows(list []*reprievev1.ShadowDifference, width int) string {
-	t := &table{columns: []column{{"POD", 16}, {"NODE", 8}, {"WHEN", 0}, {"APART", 0}, {"REASON", 0}}}
+	t := &table{columns: []column{{"POD", 16}, {nodeTitle, 8}, {"WHEN", 0}, {"APART", 0}, {"REASON", 0}}}
 	for _, d := range list {
 		when := d.GetDueTime()
 		if when == nil {
@@ -164,7 +164,7 @@ func shadowRows(list []*reprievev1.ShadowDifference, width int) string {
 	b.WriteString(lines[0] + "\n")
 	for i, d := range list {
 		b.WriteString(lines[i+1] + "\n")
-		for _, l := range wrap(cleanText(d.GetExplanation()), width-4) {
+		for _, l := range wrap(cleanText(d.GetExplanation()), max(width, tableWidth)-4) {
 			b.WriteString("    " + l + "\n")
 		}
 	}

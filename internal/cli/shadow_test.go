@@ -36,6 +36,7 @@ func sampleShadowReport() *reprievev1.ShadowReport {
 
 func TestShadowReport(t *testing.T) {
 	h := newHarness(t)
+	h.width = tableWidth
 	h.fake.shadow = sampleShadowReport()
 	for _, tc := range []struct {
 		args, golden string

@@ -98,7 +98,7 @@ func (a *app) printReport(r *bolt.Report) error {
 	for _, b := range r.Buckets {
 		t.add(b.Bucket, fmt.Sprint(b.Records), fmt.Sprint(b.Damaged))
 	}
-	fmt.Fprint(out, t.render(tableWidth))
+	fmt.Fprint(out, t.render(a.columns()))
 	for _, list := range [][]string{r.Pages, r.Records} {
 		for _, d := range list {
 			fmt.Fprintln(out, "damaged:", cleanText(d))

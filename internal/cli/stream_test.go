@@ -8,10 +8,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	reprievev1 "github.com/reprieve-dev/reprieve/proto/reprieve/v1"
@@ -237,6 +239,34 @@ func TestFeedOfAnotherCluster(t *testing.T) {
 		"check --cluster-uid; a new cluster takes another name, or the old one's after `reprieve forget`\n"
 	if code != exitFailure || errs != want {
 		t.Errorf("exit %d\ngot  %q\nwant %q", code, errs, want)
+	}
+}
+
+// At a terminal a watch is a table that is drawn over itself, so no line of it may be
+// wider than the terminal: that would take two of its rows.
+func TestWatchDrawsATable(t *testing.T) {
+	h := newHarness(t)
+	h.width = 60
+	ev := sampleEvictions()
+	change := func(e *reprievev1.Eviction) *reprievev1.WatchEvictionsResponse {
+		return &reprievev1.WatchEvictionsResponse{Event: &reprievev1.WatchEvictionsResponse_Change{Change: &reprievev1.EvictionChange{Revision: "1", Eviction: e}}}
+	}
+	end := &reprievev1.WatchEvictionsResponse{Event: &reprievev1.WatchEvictionsResponse_InitialListEnd{InitialListEnd: &reprievev1.InitialListEnd{}}}
+	closed := proto.CloneOf(ev[0])
+	closed.State = reprievev1.EvictionState_EVICTION_STATE_CLOSED
+	h.fake.changes = []*reprievev1.WatchEvictionsResponse{change(ev[0]), change(ev[1]), end, change(closed), end}
+	_, out, _ := h.run("get", "evictions", "-w")
+	first, second, again := strings.Cut(out, "\x1b[3A\x1b[J")
+	if !again || strings.Count(first, "\n") != 3 || !strings.HasPrefix(first, "CLUSTER") || !strings.Contains(first, "web/fron") {
+		t.Fatalf("two evictions are drawn as %q", out)
+	}
+	if strings.Count(second, "\n") != 2 || strings.Contains(second, "web/fron") {
+		t.Errorf("after one has closed: %q", second)
+	}
+	for line := range strings.Lines(first + second) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > h.width {
+			t.Errorf("%d columns: %q", n, line)
+		}
 	}
 }
 

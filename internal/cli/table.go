@@ -6,8 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// tableWidth is the width that tables keep to unless the terminal is wider.
-const tableWidth = 100
+const (
+	// tableWidth is the width that tables on a terminal keep to unless it is wider.
+	tableWidth = 100
+	// nodeTitle is the title of columns that have nodes' names.
+	nodeTitle = "NODE"
+)
 
 // column is one column of a table. Columns with min 0 are never cut; the others
 // give way, the widest first, down to min characters.
@@ -29,18 +33,22 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// widths fits the columns into width, counting two spaces between them.
+// widths fits the columns into width, unless that is 0, counting two spaces between them.
 func (t *table) widths(width int) []int {
 	w := make([]int, len(t.columns))
 	total := -2
-	for i, c := range t.columns {
-		w[i] = utf8.RuneCountInString(c.title)
-		for _, row := range t.rows {
-			w[i] = max(w[i], utf8.RuneCountInString(row[i]))
-		}
+	for i := range t.columns {
+		w[i] = t.widest(i, func(cell string) string { return cell })
 		total += w[i] + 2
 	}
-	for total > width {
+	for i, c := range t.columns {
+		if width > 0 && total > width && c.title == nodeTitle {
+			hosts := t.widest(i, withoutDomain)
+			total -= w[i] - hosts
+			w[i] = hosts
+		}
+	}
+	for width > 0 && total > width {
 		widest := -1
 		for i, c := range t.columns {
 			if c.min > 0 && w[i] > max(c.min, utf8.RuneCountInString(c.title)) && (widest < 0 || w[i] > w[widest]) {
@@ -56,19 +64,28 @@ func (t *table) widths(width int) []int {
 	return w
 }
 
-// write prints the table in at most width columns; 0 means the standard width.
-func (t *table) write(out io.Writer, width int) error {
-	_, err := io.WriteString(out, t.render(width))
-	return err
+// widest is how wide a column is whose cells are shown so.
+func (t *table) widest(column int, shown func(string) string) int {
+	w := utf8.RuneCountInString(t.columns[column].title)
+	for _, row := range t.rows {
+		w = max(w, utf8.RuneCountInString(shown(row[column])))
+	}
+	return w
 }
 
+// render is the table in at most width columns as far as the columns' least widths
+// allow that; with 0 nothing is cut.
 func (t *table) render(width int) string {
-	w := t.widths(max(width, tableWidth))
+	w := t.widths(width)
 	var b strings.Builder
 	line := func(cell func(i int) string) {
 		var l strings.Builder
 		for i := range t.columns {
-			s := truncate(cell(i), w[i])
+			cut := truncate
+			if t.columns[i].title == nodeTitle {
+				cut = truncateNode
+			}
+			s := cut(cell(i), w[i])
 			l.WriteString(s)
 			if i < len(t.columns)-1 {
 				l.WriteString(strings.Repeat(" ", w[i]-utf8.RuneCountInString(s)+2))
@@ -98,11 +115,41 @@ func truncate(s string, width int) string {
 	return string(r[:head]) + "…" + string(r[len(r)-tail:])
 }
 
+// truncateNode cuts a node's name as truncate does, the domain first.
+func truncateNode(s string, width int) string {
+	if utf8.RuneCountInString(s) <= width || width < 2 {
+		return truncate(s, width)
+	}
+	short := withoutDomain(s)
+	if short == s {
+		return truncate(s, width)
+	}
+	return truncate(strings.TrimSuffix(short, "…"), width-1) + "…"
+}
+
+// withoutDomain is a node's name without its domain, which is the same for all nodes of a cloud.
+func withoutDomain(s string) string {
+	if host, _, ok := strings.Cut(s, "."); ok {
+		return host + "…"
+	}
+	return s
+}
+
+// columns is how wide a table may be: where nobody looks at it, as in a pipe, or
+// with -o wide, nothing is cut, and it is 0.
+func (a *app) columns() int {
+	if w := a.Width(); w > 0 && !a.flags.wide {
+		return max(w, tableWidth)
+	}
+	return 0
+}
+
 // printTable prints t, or says in one line on the error stream that there is nothing.
 func (a *app) printTable(t *table, nothing string) error {
 	if len(t.rows) == 0 {
 		_, err := io.WriteString(a.Err, nothing+"\n")
 		return err
 	}
-	return t.write(a.Out, a.Width())
+	_, err := io.WriteString(a.Out, t.render(a.columns()))
+	return err
 }

@@ -67,6 +67,7 @@ func sampleClusters() []*reprievev1.Cluster {
 
 func TestTables(t *testing.T) {
 	h := newHarness(t)
+	h.width = tableWidth
 	h.fake.evictions = sampleEvictions()
 	h.fake.clusters = sampleClusters()
 	h.fake.nodes = []*reprievev1.NodeView{
@@ -101,6 +102,20 @@ func TestTables(t *testing.T) {
 			}
 			golden(t, name, out)
 		})
+	}
+}
+
+// Where nobody looks, as in a pipe, and with -o wide, names are whole: they are
+// searched for, and copied.
+func TestTablesAreNotCutInAPipe(t *testing.T) {
+	for width, args := range map[int]string{0: "get evictions", tableWidth: "get evictions -o wide"} {
+		h := newHarness(t)
+		h.fake.evictions, h.width = sampleEvictions(), width
+		code, out, errs := h.run(strings.Fields(args)...)
+		if code != exitOK || errs != "" {
+			t.Fatalf("exit %d, stderr %q", code, errs)
+		}
+		golden(t, "get-evictions-wide.txt", out)
 	}
 }
 

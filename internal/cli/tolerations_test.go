@@ -59,6 +59,7 @@ func tolerates(key, value string, seconds int64) corev1.Toleration {
 
 func TestAuditAndBackfill(t *testing.T) {
 	h := newHarness(t)
+	h.width = tableWidth
 	s, kubeconfig := kubeLab(t)
 	run := func(want int, args ...string) string {
 		t.Helper()

@@ -171,15 +171,25 @@ func (v *view) draw() error {
 		more = fmt.Sprintf("… and %d more\n", len(list)-screenRows)
 		list = list[:screenRows]
 	}
-	text := evictionTable(list, v.a.flags.cluster == "", v.a.Clock.Now()).render(0) + more
+	text := evictionTable(list, v.a.flags.cluster == "", v.a.Clock.Now()).render(v.a.Width()) + more
 	return v.a.redraw(&v.rows, text)
 }
 
 // screenRows bounds a live table: what is due first is what matters.
 const screenRows = 20
 
-// redraw replaces the last drawing of *rows lines on the terminal by text.
+// redraw replaces the last drawing of *rows lines on the terminal by text. Lines that
+// are longer than the terminal is wide are cut: they would take two of its rows.
 func (a *app) redraw(rows *int, text string) error {
+	width := a.Width()
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if r := []rune(strings.TrimSuffix(line, "\n")); len(r) > width {
+			line = string(r[:width]) + "\n"
+		}
+		b.WriteString(line)
+	}
+	text = b.String()
 	up := ""
 	if *rows > 0 {
 		up = fmt.Sprintf("\x1b[%dA\x1b[J", *rows)
