@@ -128,7 +128,8 @@ type attended struct {
 // ResultChan implements [watch.Interface].
 func (a *attended) ResultChan() <-chan watch.Event { return a.out }
 
-// Stop implements [watch.Interface].
+// Stop implements [watch.Interface]. When it returns the watch does not count as
+// open any more, and its goroutine has ended, with client-go's.
 func (a *attended) Stop() { a.stop() }
 
 func (f *follower) attend(w watch.Interface) watch.Interface {
@@ -136,6 +137,8 @@ func (f *follower) attend(w watch.Interface) watch.Interface {
 	a.stop = sync.OnceFunc(func() {
 		close(a.done)
 		w.Stop()
+		for range a.out { // Until it is closed.
+		}
 	})
 	f.sign(1)
 	go func() {
@@ -146,8 +149,7 @@ func (f *follower) attend(w watch.Interface) watch.Interface {
 			strip(e.Object)
 			select {
 			case a.out <- e:
-			case <-a.done:
-				return
+			case <-a.done: // Nobody wants what is left.
 			}
 		}
 	}()
