@@ -128,6 +128,7 @@ func TestNoReportsWhileTheWatchIsAway(t *testing.T) {
 	a.mu.Unlock()
 	d.await("a watch stands", func() bool { _, open := d.follower.quiet(); return open })
 	a.lose("leases")
+	a.until("a watch follows the one that was lost", func() bool { return len(a.watches["leases"]) == 2 })
 	d.awaitRenewed("n2", at(10))
 	d.await("a watch stands", func() bool { _, open := d.follower.quiet(); return open })
 	d.wantTold("n2")
