@@ -40,13 +40,28 @@ func (f *fixture) reprieveContext(ctx context.Context, args ...string) (code int
 	return code, stdout.String(), stderr.String()
 }
 
-// held waits until the blast radius holds so many evictions and returns the cluster.
+// held waits until the blast radius holds so many evictions and returns the cluster. It
+// looks after each change: to look all the time would meet the limit of calls where a
+// shard's timer is late.
 func (f *fixture) held(want uint64) *reprievev1.Cluster {
 	f.t.Helper()
-	for {
-		r, err := f.query().GetCluster(f.ctx, &reprievev1.GetClusterRequest{Cluster: "east"})
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	watch, err := f.query().WatchEvictions(ctx, &reprievev1.WatchEvictionsRequest{Cluster: "east", InitialList: true})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for listed := false; ; {
+		m, err := watch.Recv()
 		if err != nil {
 			f.t.Fatalf("waiting for %d held evictions: %v", want, err)
+		}
+		if listed = listed || m.GetInitialListEnd() != nil; !listed {
+			continue
+		}
+		r, err := f.query().GetCluster(f.ctx, &reprievev1.GetClusterRequest{Cluster: "east"})
+		if err != nil {
+			f.t.Fatal(err)
 		}
 		n := uint64(0)
 		for _, h := range r.GetCluster().GetHolds() {
@@ -160,7 +175,7 @@ func TestFeedsListEndsWhereSyncedStands(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, memory(), enforce)
 			x := f.executor("x", 100, "east")
-			args := []string{"feed", "--cluster", "east", "--cluster-uid", "cu", "--follow"}
+			args := []string{"feed", "--cluster", "east", "--cluster-uid", "cu", "--follow", "--synced-after", "1h"}
 			for i, text := range files {
 				file := filepath.Join(t.TempDir(), fmt.Sprint(i))
 				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

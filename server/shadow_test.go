@@ -56,21 +56,32 @@ func TestShadowReport(t *testing.T) {
 	done.GetPod().Phase = "Succeeded"
 	pods := []*reprievev1.Event{upsertPod("p1", "n1"), upsertPod("p2", "n1", waits("k")), upsertPod("p3", "n1"), done}
 	x.list(append(pods, upsertNode("n1"))...)
+	watch, err := f.query().WatchEvictions(f.ctx, &reprievev1.WatchEvictionsRequest{Cluster: "east", InitialList: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, err := watch.Recv(); err != nil || m.GetInitialListEnd() == nil {
+		t.Fatalf("initial list %v, %v", m, err)
+	}
 	x.acked(x.batch(upsertNode("n1", "k")), false)
 	doneTaken := takenPod("done", "n1")
 	doneTaken.GetPod().Phase = "Succeeded"
 	x.acked(x.batch(takenPod("p1", "n1"), takenPod("p2", "n1", waits("k")), doneTaken), false)
 
-	tolerance := durationpb.New(time.Minute)
-	var report *reprievev1.ShadowReport
 	// p3 is recorded when its timer has fired, which nothing acknowledges.
-	for report.GetTotals().GetOnlyHere() == 0 {
-		r, err := f.query().GetShadowReport(f.ctx, &reprievev1.GetShadowReportRequest{Cluster: "east", Tolerance: tolerance})
+	for recorded := false; !recorded; {
+		m, err := watch.Recv()
 		if err != nil {
 			t.Fatal(err)
 		}
-		report = r.GetReport()
+		e := m.GetChange().GetEviction()
+		recorded = e.GetPod() == "p3" && e.GetState() == reprievev1.EvictionState_EVICTION_STATE_CLOSED
 	}
+	r, err := f.query().GetShadowReport(f.ctx, &reprievev1.GetShadowReportRequest{Cluster: "east", Tolerance: durationpb.New(time.Minute)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := r.GetReport()
 	want := &reprievev1.ShadowReport_Totals{WouldEvict: 3, EvictedElsewhere: 3, Agreed: 1, Earlier: 1, OnlyHere: 1, OnlyElsewhere: 1}
 	if !proto.Equal(report.GetTotals(), want) || report.Agreement == nil || report.GetAgreement() != 1.0/3 {
 		t.Fatalf("report %v", report)
