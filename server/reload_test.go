@@ -376,6 +376,11 @@ func TestRevokedReaderOfNothing(t *testing.T) {
 			break
 		}
 	}
+	// The other watcher has lost its token too, and its stream may end later.
+	for err = nil; err == nil; {
+		_, err = l.watch.Recv()
+	}
+	wantError(t, err, codes.Unauthenticated, "UNAUTHENTICATED")
 	if n := len(r.svc.chain.auth.live.list()); n != 3 {
 		t.Errorf("%d streams are left, want the two feeds and the executor", n)
 	}
