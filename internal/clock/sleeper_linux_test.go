@@ -44,8 +44,10 @@ func TestKernelTimer(t *testing.T) {
 	begin := c.Now()
 	at := func(ms int) time.Time { return begin.Add(time.Duration(ms) * time.Millisecond) }
 	timer := func(ms int) Timer { return c.NewTimer(func() { calls <- call{ms, c.Now()} }) }
-	stopped, moved := timer(2), timer(60)
-	stopped.Reset(at(2))
+	// So far off that the machine may stand still before the stop; were it still armed
+	// after that, the clock would sleep on.
+	stopped, moved := timer(3_600_000), timer(60)
+	stopped.Reset(at(3_600_000))
 	moved.Reset(at(3_600_000))
 	for _, ms := range []int{30, 10, 50, -1000, 20, 40} {
 		timer(ms).Reset(at(ms))
