@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -79,8 +80,13 @@ func Main(p Process, parts Parts) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan struct{})
-	defer close(done)
-	go obey(p.Signals, done, svc.Reload, []func(){cancel, func() { p.Exit(exitForced) }})
+	var signals sync.WaitGroup
+	signals.Go(func() { obey(p.Signals, done, svc.Reload, []func(){cancel, func() { p.Exit(exitForced) }}) })
+	defer func() {
+		// What comes after the end is no longer this run's to take.
+		close(done)
+		signals.Wait()
+	}()
 	if err := svc.Run(ctx); err != nil {
 		return fail(p.Stderr, exitFailed, err)
 	}
