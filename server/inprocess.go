@@ -89,7 +89,7 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 	inner := *chain
 	inner.auth = &local
 	a := &inProcess{
-		lis: bufconn.Listen(inProcessBuffer), grpc: grpc.NewServer(append(inner.options(), s.transport()...)...),
+		lis: bufconn.Listen(inProcessBuffer), grpc: grpc.NewServer(append(inner.options(), append(s.transport(), grpc.WaitForHandlers(true))...)...),
 		clock: s.deps.Clock, logger: s.deps.Logger,
 	}
 	s.register(a.grpc)
