@@ -29,8 +29,9 @@ func ticks(ctx context.Context, c clock.Clock, d time.Duration) <-chan struct{} 
 		case ch <- struct{}{}:
 		default:
 		}
-		if ctx.Err() == nil {
-			t.Reset(c.Now().Add(d))
+		t.Reset(c.Now().Add(d))
+		if ctx.Err() != nil {
+			t.Stop() // The stop at ctx's end may have come before the reset.
 		}
 	})
 	close(ready)
