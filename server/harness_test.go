@@ -28,8 +28,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTimeout ends a test that waits for what does not come.
-const testTimeout = 30 * time.Second
+// testTimeout ends a test that waits for what does not come. A scenario has some thirty
+// commits to a file, each of which may take seconds where the disk is busy.
+const testTimeout = 2 * time.Minute
 
 // fixture is a service over bufconn with all of its interceptors.
 type fixture struct {
