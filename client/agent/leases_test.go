@@ -24,6 +24,8 @@ func newDesk(t *testing.T, a *api) *desk {
 	d.leaseWatch = newLeaseWatch(a.kube().CoordinationV1().RESTClient(), d.clock, quiet(), func(e *reprievev1.Event) {
 		d.reports = append(d.reports, e.GetLeaseRenewals())
 	})
+	// A machine that stands still is no API server that does not answer.
+	d.patience = time.Minute
 	done := make(chan struct{})
 	ctx := t.Context()
 	go func() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +19,8 @@ const controllerManagers = "component=kube-controller-manager"
 // Its calls do not overlap.
 type lifecycleLook struct {
 	core typedcorev1.PodsGetter
+	// patience is how long the pods may take to be listed.
+	patience time.Duration
 	// last is what was found last.
 	last string
 }
@@ -26,7 +29,7 @@ type lifecycleLook struct {
 // controller, if the cluster shows one; else it is empty. That the pods cannot be
 // listed says nothing: what was known stays.
 func (l *lifecycleLook) controller(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	ctx, cancel := context.WithTimeout(ctx, l.patience)
 	defer cancel()
 	pods, err := l.core.Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: controllerManagers})
 	if err != nil {
