@@ -78,10 +78,11 @@ type feedStream struct {
 	health engine.NodeHealth
 }
 
-// arrival is when a message came.
+// arrival is when a message came, and how many events it had.
 type arrival struct {
 	sequence uint64
 	at       time.Time
+	events   int
 }
 
 // open takes the hello and sends the welcome.
@@ -213,15 +214,12 @@ func (f *feedStream) handle(m *reprievev1.FeedRequest) error {
 		}
 	}
 	f.mu.Lock()
-	f.arrivals = append(f.arrivals, arrival{m.GetSequence(), f.clock.Now()})
+	f.arrivals = append(f.arrivals, arrival{m.GetSequence(), f.clock.Now(), len(m.GetBatch().GetEvents())})
 	f.mu.Unlock()
 	err := apply(f.ctx, session, m)
-	switch {
-	case errors.Is(err, engine.ErrUnavailable):
+	if errors.Is(err, engine.ErrUnavailable) {
 		f.lost(session)
 		return nil
-	case err == nil:
-		f.metrics.events.WithLabelValues(f.hello.Cluster).Add(float64(len(m.GetBatch().GetEvents())))
 	}
 	return err
 }
@@ -310,7 +308,9 @@ type feedSink struct {
 }
 
 // Ack implements engine.FeedSink. An acknowledgement stands for all before it,
-// so one that has yet to be sent gives way to the next, unless it ends a list.
+// so one that has yet to be sent gives way to the next, unless it ends a list. What
+// metrics tell of the messages is told here, where the cluster cannot have been
+// forgotten: later it would bring the cluster's series back.
 func (s *feedSink) Ack(sequence uint64, synced bool) {
 	f := s.stream
 	f.out.put(&reprievev1.FeedResponse{Message: &reprievev1.FeedResponse_Ack{Ack: &reprievev1.Ack{Sequence: sequence, Synced: synced}}},
@@ -328,6 +328,7 @@ func (s *feedSink) Ack(sequence uint64, synced bool) {
 	now := f.clock.Now()
 	for len(f.arrivals) > 0 && f.arrivals[0].sequence <= sequence {
 		f.metrics.feedLag.WithLabelValues(f.hello.Cluster).Observe(now.Sub(f.arrivals[0].at).Seconds())
+		f.metrics.events.WithLabelValues(f.hello.Cluster).Add(float64(f.arrivals[0].events))
 		f.arrivals = f.arrivals[1:]
 	}
 	f.acked.signal()
