@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync"
 
 	"github.com/reprieve-dev/reprieve/engine"
 )
@@ -11,6 +12,8 @@ type duplex[T any] struct {
 	ctx context.Context
 	// stopped is closed when the engine has stopped.
 	stopped <-chan struct{}
+	// running has what run leaves behind for a moment.
+	running *sync.WaitGroup
 	// receive takes the peer's messages until it has no more, which is nil once
 	// all are answered, or one is bad.
 	receive func() error
@@ -22,9 +25,9 @@ type duplex[T any] struct {
 // for as long as the call is there; both end with it, so run does not wait for them.
 func (d *duplex[T]) run() error {
 	received := make(chan error, 1)
-	go func() { received <- guard(d.receive) }()
+	d.running.Go(func() { received <- guard(d.receive) })
 	sent := make(chan error, 1)
-	go func() { sent <- guard(func() error { return d.out.run(d.ctx, d.send) }) }()
+	d.running.Go(func() { sent <- guard(func() error { return d.out.run(d.ctx, d.send) }) })
 	for {
 		select {
 		case err := <-received:

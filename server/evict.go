@@ -21,6 +21,8 @@ type evictionService struct {
 	engine *engine.Engine
 	// stopped is closed when the engine has stopped.
 	stopped <-chan struct{}
+	// running has the streams' goroutines.
+	running *sync.WaitGroup
 }
 
 // Evict implements the RPC.
@@ -35,7 +37,7 @@ func (s *evictionService) Evict(stream reprievev1.EvictionService_EvictServer) e
 		return err
 	}
 	defer x.session.Close()
-	d := &duplex[*reprievev1.EvictResponse]{ctx: ctx, stopped: s.stopped, receive: x.receive, out: x.out, send: x.send}
+	d := &duplex[*reprievev1.EvictResponse]{ctx: ctx, stopped: s.stopped, running: s.running, receive: x.receive, out: x.out, send: x.send}
 	return d.run()
 }
 

@@ -32,6 +32,8 @@ type feedService struct {
 	metrics *metrics
 	// stopped is closed when the engine has stopped.
 	stopped <-chan struct{}
+	// running has the streams' goroutines.
+	running *sync.WaitGroup
 }
 
 // Feed implements the RPC.
@@ -46,7 +48,7 @@ func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
 		return err
 	}
 	defer f.close()
-	d := &duplex[*reprievev1.FeedResponse]{ctx: ctx, stopped: s.stopped, receive: f.receive, out: f.out, send: stream.Send}
+	d := &duplex[*reprievev1.FeedResponse]{ctx: ctx, stopped: s.stopped, running: s.running, receive: f.receive, out: f.out, send: stream.Send}
 	return d.run()
 }
 

@@ -13,11 +13,16 @@ import (
 // liveStreams are the streams that callers were let in with, so that those end
 // whose credentials are taken away.
 type liveStreams struct {
+	// running has the handlers, which may outlive a stream that is ended from here.
+	running *sync.WaitGroup
+
 	mu  sync.Mutex // guards all
 	all map[*authorizedStream]struct{}
 }
 
-func newLiveStreams() *liveStreams { return &liveStreams{all: map[*authorizedStream]struct{}{}} }
+func newLiveStreams(running *sync.WaitGroup) *liveStreams {
+	return &liveStreams{running: running, all: map[*authorizedStream]struct{}{}}
+}
 
 func (l *liveStreams) add(s *authorizedStream) {
 	l.mu.Lock()
@@ -83,7 +88,7 @@ func (z *authorizer) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServ
 	// The credentials may have changed since the caller was let in.
 	s.recheck()
 	done := make(chan error, 1)
-	go func() { done <- guard(func() error { return handler(srv, s) }) }()
+	z.live.running.Go(func() { done <- guard(func() error { return handler(srv, s) }) })
 	select {
 	case err := <-done:
 		return err

@@ -165,6 +165,7 @@ func (s *Service) stop() {
 		s.grpc.Stop()
 		<-idle
 	}
+	s.running.Wait()
 	if err := s.admin.Shutdown(ctx); err != nil {
 		s.deps.Logger.Warn("admin clients were cut off", "error", err)
 	}

@@ -86,7 +86,9 @@ type Service struct {
 	grpc   *grpc.Server
 	admin  *http.Server
 	// stopped is closed when the engine has stopped.
-	stopped   chan struct{}
+	stopped chan struct{}
+	// running has goroutines of calls that may outlive their handlers for a moment.
+	running   sync.WaitGroup
 	stopOnce  sync.Once
 	started   bool
 	unhealthy atomic.Pointer[error]
@@ -176,7 +178,7 @@ func (s *Service) buildGRPC() error {
 	}
 	calls := grpcprom.NewServerMetrics(grpcprom.WithServerHandlingTimeHistogram())
 	s.chain = &chain{metrics: calls, audit: s.audit, logger: s.deps.Logger, stopping: new(atomic.Bool), auth: &authorizer{
-		creds: creds, live: newLiveStreams(), limits: newLimiter(s.deps.Clock, s.conf.Limits, s.metrics),
+		creds: creds, live: newLiveStreams(&s.running), limits: newLimiter(s.deps.Clock, s.conf.Limits, s.metrics),
 		denied: func(method string) { s.metrics.denied.WithLabelValues(method).Inc() },
 	}}
 	opts := append(s.chain.options(), s.transport()...)
@@ -227,8 +229,8 @@ func (s *Service) watchFiles(creds *credentialChecker) (*listenerTLS, error) {
 
 // register gives a server all that this one serves.
 func (s *Service) register(g *grpc.Server) {
-	reprievev1.RegisterFeedServiceServer(g, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped})
-	reprievev1.RegisterEvictionServiceServer(g, &evictionService{engine: s.engine, stopped: s.stopped})
+	reprievev1.RegisterFeedServiceServer(g, &feedService{engine: s.engine, clock: s.deps.Clock, metrics: s.metrics, stopped: s.stopped, running: &s.running})
+	reprievev1.RegisterEvictionServiceServer(g, &evictionService{engine: s.engine, stopped: s.stopped, running: &s.running})
 	reprievev1.RegisterQueryServiceServer(g, &queryService{engine: s.engine, maxPage: s.conf.Limits.MaxPageSize, reports: make(chan struct{}, 1)})
 	reprievev1.RegisterAdminServiceServer(g, &adminService{engine: s.engine, dataDir: s.conf.DataDir, backups: make(chan struct{}, 1)})
 	healthv1.RegisterHealthServer(g, s.health)
