@@ -67,9 +67,10 @@ func (h *Hearts) Start(nodes ...string) {
 		go func() {
 			defer close(b.done)
 			for {
+				at := await.Now()
 				if h.renew(ctx, node) == nil {
 					h.mu.Lock()
-					h.last[node] = await.Now()
+					h.last[node] = at
 					h.renewals++
 					h.mu.Unlock()
 				}
@@ -100,7 +101,8 @@ func (h *Hearts) Stop(nodes ...string) {
 	}
 }
 
-// Last is when the API server took a node's last renewal.
+// Last is when a node's last renewal that the API server took was sent: nobody can have
+// known of it before.
 func (h *Hearts) Last(node string) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
