@@ -181,9 +181,9 @@ func (a *app) printBackfill(r *tolerations.Backfill, w tolerations.Waits) error 
 }
 
 func backfillTable(r *tolerations.Backfill, w tolerations.Waits) *table {
-	t := &table{columns: []column{{"NAMESPACE", 10}, {"OWNER", 20}, {"PODS", 0}, {"ADDS", 32}}}
+	t := &table{columns: []column{{title: "NAMESPACE", min: 10}, {title: "OWNER", min: 20}, {title: "PODS"}, {title: "ADDS", min: 32}}}
 	if !r.DryRun {
-		t.columns = append(t.columns, column{"ADDED", 0}, column{"FAILED", 0})
+		t.columns = append(t.columns, column{title: "ADDED"}, column{title: "FAILED"})
 	}
 	for _, g := range r.Work {
 		adds := make([]string, 0, len(g.Adds))

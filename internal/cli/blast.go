@@ -49,7 +49,7 @@ are due evictions that are held; WHERE names held and rejected nodes.`,
 }
 
 func blastTable(list []*reprievev1.BlastRadiusTrip, now time.Time) *table {
-	t := &table{columns: []column{{"KEY", 24}, {"STATE", 0}, {"SINCE", 0}, {"NODES", 0}, {"HELD", 0}, {"REJ", 0}, {"PODS", 0}, {"WHERE", 12}}}
+	t := &table{columns: []column{{title: "KEY", min: 24}, {title: "STATE"}, {title: "SINCE"}, {title: "NODES"}, {title: "HELD"}, {title: "REJ"}, {title: "PODS"}, {title: "WHERE", min: 12}}}
 	count := func(n uint64) string { return fmt.Sprint(n) }
 	for _, b := range list {
 		state, since := "TRIPPED", b.GetTripTime()

@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"bytes"
 	"context"
+	"io"
 	"strings"
 	"time"
 	"unicode"
@@ -45,15 +45,19 @@ func (l *listing[T]) show(ctx context.Context, a *app) error {
 		})
 	}
 	tick := ticks(ctx, a.Clock, pollEvery)
-	seen, rows := map[string]T{}, 0
+	seen, rows, drawn := map[string]T{}, 0, a.draws()
 	for reached := false; ; reached = true {
 		var list []T
 		err := a.query(ctx, func(ctx context.Context, q reprievev1.QueryServiceClient) (err error) {
 			list, err = l.fetch(ctx, q)
 			return err
 		})
-		if err == nil {
-			err = l.update(a, list, seen, &rows)
+		switch {
+		case err != nil:
+		case drawn:
+			err = a.redraw(&rows, l.table(list, a.Clock.Now()), "")
+		default:
+			err = l.changes(a, list, seen)
 		}
 		if reached && interrupted(ctx, err) {
 			return nil
@@ -69,13 +73,10 @@ func (l *listing[T]) show(ctx context.Context, a *app) error {
 	}
 }
 
-// update draws the list again at a terminal; elsewhere it prints what changed.
-func (l *listing[T]) update(a *app, list []T, seen map[string]T, rows *int) error {
-	now := a.Clock.Now()
-	if a.Width() > 0 && a.flags.output == outputTable {
-		return a.redraw(rows, l.table(list, now).render(a.Width()))
-	}
+// changes prints what has changed since it was seen.
+func (l *listing[T]) changes(a *app, list []T, seen map[string]T) error {
 	var changed []T
+	headed := len(seen) > 0
 	for _, m := range list {
 		c := proto.Clone(m).(T)
 		if l.steady != nil {
@@ -97,12 +98,11 @@ func (l *listing[T]) update(a *app, list []T, seen map[string]T, rows *int) erro
 	if len(changed) == 0 {
 		return nil
 	}
-	text := l.table(changed, now).render(0)
-	if *rows > 0 { // The heading stands already.
-		text = text[bytes.IndexByte([]byte(text), '\n')+1:]
+	text := l.table(changed, a.Clock.Now()).render(a.columns())
+	if headed {
+		_, text, _ = strings.Cut(text, "\n")
 	}
-	*rows = 1
-	_, err := a.Out.Write([]byte(text))
+	_, err := io.WriteString(a.Out, text)
 	return err
 }
 

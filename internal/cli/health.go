@@ -239,7 +239,7 @@ func (t nodeTaint) name() string {
 	return taintWord(t.health.GetTaint()) + ":" + t.health.GetTaint().GetEffect()
 }
 
-// since is when the taint came; nil while it is not there.
+// since is from when the taint counts for pods, or else when it came; nil while it is not there.
 func (t nodeTaint) since() *timestamppb.Timestamp {
 	switch {
 	case t.pods != nil:
@@ -250,8 +250,8 @@ func (t nodeTaint) since() *timestamppb.Timestamp {
 	return nil
 }
 
-// age is for how long the taint is there.
-func (t nodeTaint) age(now time.Time) string {
+// lasts is for how long that is so.
+func (t nodeTaint) lasts(now time.Time) string {
 	if since := t.since(); since != nil {
 		return lasted(since, now)
 	}
@@ -306,7 +306,7 @@ func taintLines(n *reprievev1.NodeView, now time.Time) (lines []string) {
 // healthTable shows nodes of a cluster whose health is watched, a row for each taint
 // that is there or is to come.
 func healthTable(list []*reprievev1.NodeView, now time.Time) *table {
-	t := &table{columns: []column{{nodeTitle, 16}, {"READY", 0}, {"TAINT", 22}, {"AGE", 0}, {"CHANGE", 20}, {"PODS", 0}, {"LEAVING", 0}}}
+	t := &table{columns: []column{{title: "NODE", min: 16, nodes: true}, {title: "READY"}, {title: "TAINT", min: 22}, {title: "FOR"}, {title: "CHANGE", min: 20}, {title: "PODS"}, {title: "LEAVING"}}}
 	for _, n := range list {
 		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)
 		ready := readyWord(n.GetHealth(), now)
@@ -315,7 +315,7 @@ func healthTable(list []*reprievev1.NodeView, now time.Time) *table {
 			t.add(n.GetName(), ready, "-", "-", "-", pods, open)
 		}
 		for _, one := range taints {
-			t.add(n.GetName(), ready, shortKey(one.name()), one.age(now), one.change(now), pods, open)
+			t.add(n.GetName(), ready, shortKey(one.name()), one.lasts(now), one.change(now), pods, open)
 		}
 	}
 	return t

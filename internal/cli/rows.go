@@ -10,9 +10,9 @@ import (
 
 // evictionTable shows open evictions. The cluster has a column if several may be shown.
 func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time) *table {
-	t := &table{columns: []column{{"POD", 16}, {nodeTitle, 8}, {"STATE", 0}, {"WHEN", 0}, {"WHY", 14}}}
+	t := &table{columns: []column{{title: "POD", min: 16}, {title: "NODE", min: 8, nodes: true}, {title: "STATE"}, {title: "WHEN"}, {title: "WHY", min: 14}}}
 	if withCluster {
-		t.columns = append([]column{{"CLUSTER", 7}}, t.columns...)
+		t.columns = append([]column{{title: "CLUSTER", min: 7}}, t.columns...)
 	}
 	for _, e := range list {
 		row := []string{podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), stateWord(e, now), countdown(e.GetDueTime(), now), causeWord(e.GetCause())}
@@ -27,7 +27,7 @@ func evictionTable(list []*reprievev1.Eviction, withCluster bool, now time.Time)
 // historyTable shows closed evictions; FAILS counts the orders that were denied,
 // failed or left without an answer.
 func historyTable(list []*reprievev1.Eviction, now time.Time) *table {
-	t := &table{columns: []column{{"CLOSED", 0}, {"POD", 16}, {nodeTitle, 8}, {"RESULT", 0}, {"LATE", 0}, {"FAILS", 0}, {"WHY", 14}}}
+	t := &table{columns: []column{{title: "CLOSED"}, {title: "POD", min: 16}, {title: "NODE", min: 8, nodes: true}, {title: "RESULT"}, {title: "LATE"}, {title: "FAILS"}, {title: "WHY", min: 14}}}
 	for _, e := range list {
 		t.add(ago(e.GetCloseTime(), now), podWord(e.GetNamespace(), e.GetPod()), e.GetNode(), closeWord(e), late(e), strconv.FormatUint(uint64(e.GetAttempts()), 10), causeWord(e.GetCause()))
 	}
@@ -69,7 +69,7 @@ func stateCount(c *reprievev1.Cluster, states ...reprievev1.EvictionState) strin
 // clusterTable shows clusters; OLDEST is how long the oldest due eviction has
 // been due, OUT counts orders that are delivered, recalled or being confirmed.
 func clusterTable(list []*reprievev1.Cluster, now time.Time) *table {
-	t := &table{columns: []column{{"CLUSTER", 12}, {"MODE", 0}, {"FEED", 0}, {"NODES", 0}, {"PODS", 0}, {"WAIT", 0}, {"DUE", 0}, {"OUT", 0}, {"OLDEST", 0}, {"EXEC", 0}, {"NOTES", 8}}}
+	t := &table{columns: []column{{title: "CLUSTER", min: 12}, {title: "MODE"}, {title: "FEED"}, {title: "NODES"}, {title: "PODS"}, {title: "WAIT"}, {title: "DUE"}, {title: "OUT"}, {title: "OLDEST"}, {title: "EXEC"}, {title: "NOTES", min: 8}}}
 	for _, c := range list {
 		oldest := "-"
 		if c.GetOldestDueTime() != nil {
@@ -128,7 +128,7 @@ func nodeTable(list []*reprievev1.NodeView, now time.Time) *table {
 			return healthTable(list, now)
 		}
 	}
-	t := &table{columns: []column{{nodeTitle, 12}, {"TAINT (NoExecute)", 20}, {"STARTED", 0}, {"PODS", 0}, {"LEAVING", 0}}}
+	t := &table{columns: []column{{title: "NODE", min: 12, nodes: true}, {title: "TAINT (NoExecute)", min: 20}, {title: "STARTED"}, {title: "PODS"}, {title: "LEAVING"}}}
 	for _, n := range list {
 		pods, open := strconv.FormatUint(n.GetPods(), 10), strconv.FormatUint(n.GetOpenEvictions(), 10)
 		if len(n.GetTaints()) == 0 {
@@ -142,7 +142,7 @@ func nodeTable(list []*reprievev1.NodeView, now time.Time) *table {
 }
 
 func reprieveTable(list []*reprievev1.Reprieve, now time.Time) *table {
-	t := &table{columns: []column{{"POD", 18}, {"UID", 10}, {"ENDS", 0}, {"GRANTED", 0}, {"BY", 8}, {"REASON", 16}}}
+	t := &table{columns: []column{{title: "POD", min: 18}, {title: "UID", min: 10}, {title: "ENDS"}, {title: "GRANTED"}, {title: "BY", min: 8}, {title: "REASON", min: 16}}}
 	for _, r := range list {
 		t.add(podWord(r.GetNamespace(), r.GetPod()), r.GetUid(), ends(r.GetEndTime(), now), ago(r.GetCreateTime(), now), r.GetActor(), r.GetReason())
 	}
@@ -150,7 +150,7 @@ func reprieveTable(list []*reprievev1.Reprieve, now time.Time) *table {
 }
 
 func pauseTable(list []*reprievev1.Pause, now time.Time) *table {
-	t := &table{columns: []column{{"PAUSE", 8}, {"SCOPE", 16}, {"ENDS", 0}, {"SINCE", 0}, {"BY", 8}, {"REASON", 16}}}
+	t := &table{columns: []column{{title: "PAUSE", min: 8}, {title: "SCOPE", min: 16}, {title: "ENDS"}, {title: "SINCE"}, {title: "BY", min: 8}, {title: "REASON", min: 16}}}
 	for _, p := range list {
 		t.add(p.GetId(), scopeWord(p.GetNode(), p.GetNamespace()), ends(p.GetEndTime(), now), ago(p.GetCreateTime(), now), p.GetActor(), p.GetReason())
 	}

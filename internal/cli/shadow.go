@@ -147,7 +147,7 @@ func writeShadowReport(out io.Writer, r *reprievev1.ShadowReport, width int) err
 
 // shadowRows is a table with each row's explanation below it.
 func shadowRows(list []*reprievev1.ShadowDifference, width int) string {
-	t := &table{columns: []column{{"POD", 16}, {nodeTitle, 8}, {"WHEN", 0}, {"APART", 0}, {"REASON", 0}}}
+	t := &table{columns: []column{{title: "POD", min: 16}, {title: "NODE", min: 8, nodes: true}, {title: "WHEN"}, {title: "APART"}, {title: "REASON"}}}
 	for _, d := range list {
 		when := d.GetDueTime()
 		if when == nil {

@@ -158,7 +158,7 @@ const silenceWidth = 66
 
 // printSilence tells what becomes of silent nodes.
 func (a *app) printSilence(events []replay.Event) error {
-	t := &table{columns: []column{{nodeTitle, 12}, {"AFTER", 0}, {"WHAT", 0}}}
+	t := &table{columns: []column{{title: "NODE", min: 12, nodes: true}, {title: "AFTER"}, {title: "WHAT"}}}
 	for _, ev := range events {
 		what := ev.Kind
 		if ev.Health.Taint != "" {
@@ -195,7 +195,7 @@ type fateItem struct {
 
 func (a *app) printFates(fates []replay.Fate, silence []replay.Event) error {
 	items := make([]fateItem, 0, len(fates))
-	t := &table{columns: []column{{"POD", 22}, {nodeTitle, 10}, {"LEAVES", 0}, {"WHY", 36}}}
+	t := &table{columns: []column{{title: "POD", min: 22}, {title: "NODE", min: 10, nodes: true}, {title: "LEAVES"}, {title: "WHY", min: 36}}}
 	leaving := 0
 	for i := range fates {
 		x := &fates[i]

@@ -94,7 +94,7 @@ func (a *app) printReport(r *bolt.Report) error {
 	}
 	out := a.Out
 	fmt.Fprintf(out, "%s: %d bytes, %d of them free; schema version %d, revision %d\n", r.Path, r.SizeBytes, r.FreeBytes, r.SchemaVersion, r.Revision)
-	t := &table{columns: []column{{"BUCKET", 20}, {"RECORDS", 0}, {"DAMAGED", 0}}}
+	t := &table{columns: []column{{title: "BUCKET", min: 20}, {title: "RECORDS"}, {title: "DAMAGED"}}}
 	for _, b := range r.Buckets {
 		t.add(b.Bucket, fmt.Sprint(b.Records), fmt.Sprint(b.Damaged))
 	}

@@ -263,6 +263,9 @@ func TestWatchDrawsATable(t *testing.T) {
 	if strings.Count(second, "\n") != 2 || strings.Contains(second, "web/fron") {
 		t.Errorf("after one has closed: %q", second)
 	}
+	if _, whole, _ := h.run("get", "evictions", "-w", "-o", "wide"); strings.Contains(whole, "\x1b") || !strings.Contains(whole, sampleEvictions()[1].GetPod()) {
+		t.Errorf("with -o wide: %q", whole)
+	}
 	for line := range strings.Lines(first + second) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > h.width {
 			t.Errorf("%d columns: %q", n, line)

@@ -6,18 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-const (
-	// tableWidth is the width that tables on a terminal keep to unless it is wider.
-	tableWidth = 100
-	// nodeTitle is the title of columns that have nodes' names.
-	nodeTitle = "NODE"
-)
+// tableWidth is the width that tables on a terminal keep to unless it is wider.
+const tableWidth = 100
 
 // column is one column of a table. Columns with min 0 are never cut; the others
-// give way, the widest first, down to min characters.
+// give way, the widest first, down to min characters. Of nodes' names the domain that
+// all of them share goes before that.
 type column struct {
 	title string
 	min   int
+	nodes bool
 }
 
 // table is rows under a heading.
@@ -33,22 +31,28 @@ func (t *table) add(cells ...string) {
 	t.rows = append(t.rows, cells)
 }
 
-// widths fits the columns into width, unless that is 0, counting two spaces between them.
-func (t *table) widths(width int) []int {
-	w := make([]int, len(t.columns))
-	total := -2
-	for i := range t.columns {
-		w[i] = t.widest(i, func(cell string) string { return cell })
+// widths are those of the columns with nothing cut, and total that of a line, counting
+// two spaces between them.
+func (t *table) widths() (w []int, total int) {
+	w, total = make([]int, len(t.columns)), -2
+	for i, c := range t.columns {
+		w[i] = utf8.RuneCountInString(c.title)
+		for _, row := range t.rows {
+			w[i] = max(w[i], utf8.RuneCountInString(row[i]))
+		}
 		total += w[i] + 2
 	}
-	for i, c := range t.columns {
-		if width > 0 && total > width && c.title == nodeTitle {
-			hosts := t.widest(i, withoutDomain)
-			total -= w[i] - hosts
-			w[i] = hosts
-		}
+	return w, total
+}
+
+// fit makes the columns as wide as they may be in width, unless that is 0.
+func (t *table) fit(width int) []int {
+	w, total := t.widths()
+	if width == 0 || total <= width {
+		return w
 	}
-	for width > 0 && total > width {
+	t.dropDomains()
+	for w, total = t.widths(); total > width; total-- {
 		widest := -1
 		for i, c := range t.columns {
 			if c.min > 0 && w[i] > max(c.min, utf8.RuneCountInString(c.title)) && (widest < 0 || w[i] > w[widest]) {
@@ -59,33 +63,64 @@ func (t *table) widths(width int) []int {
 			break
 		}
 		w[widest]--
-		total--
 	}
 	return w
 }
 
-// widest is how wide a column is whose cells are shown so.
-func (t *table) widest(column int, shown func(string) string) int {
-	w := utf8.RuneCountInString(t.columns[column].title)
-	for _, row := range t.rows {
-		w = max(w, utf8.RuneCountInString(shown(row[column])))
+// dropDomains takes the domain that all nodes of a column share off their names: that
+// of a cloud tells nothing.
+func (t *table) dropDomains() {
+	for i, c := range t.columns {
+		domain := ""
+		if c.nodes {
+			domain = t.sharedDomain(i)
+		}
+		if domain == "" {
+			continue
+		}
+		for _, row := range t.rows {
+			if host, ok := strings.CutSuffix(row[i], domain); ok {
+				row[i] = host + "…"
+			}
+		}
 	}
-	return w
+}
+
+// sharedDomain is what all names of a column that have a dot end with, from a dot on;
+// empty if there is no such thing, or if it ends in a number, as an address does.
+func (t *table) sharedDomain(column int) string {
+	domain, found := "", false
+	for _, row := range t.rows {
+		host, rest, dotted := strings.Cut(row[column], ".")
+		if !dotted || host == "" {
+			continue
+		}
+		if !found {
+			domain, found = "."+rest, true
+		}
+		for domain != "" && (!strings.HasSuffix(row[column], domain) || row[column] == domain) {
+			if next := strings.IndexByte(domain[1:], '.'); next >= 0 {
+				domain = domain[1+next:]
+			} else {
+				domain = ""
+			}
+		}
+	}
+	if last := domain[strings.LastIndexByte(domain, '.')+1:]; strings.Trim(last, "0123456789") == "" {
+		return ""
+	}
+	return domain
 }
 
 // render is the table in at most width columns as far as the columns' least widths
 // allow that; with 0 nothing is cut.
 func (t *table) render(width int) string {
-	w := t.widths(width)
+	w := t.fit(width)
 	var b strings.Builder
 	line := func(cell func(i int) string) {
 		var l strings.Builder
 		for i := range t.columns {
-			cut := truncate
-			if t.columns[i].title == nodeTitle {
-				cut = truncateNode
-			}
-			s := cut(cell(i), w[i])
+			s := truncate(cell(i), w[i])
 			l.WriteString(s)
 			if i < len(t.columns)-1 {
 				l.WriteString(strings.Repeat(" ", w[i]-utf8.RuneCountInString(s)+2))
@@ -115,34 +150,19 @@ func truncate(s string, width int) string {
 	return string(r[:head]) + "…" + string(r[len(r)-tail:])
 }
 
-// truncateNode cuts a node's name as truncate does, the domain first.
-func truncateNode(s string, width int) string {
-	if utf8.RuneCountInString(s) <= width || width < 2 {
-		return truncate(s, width)
-	}
-	short := withoutDomain(s)
-	if short == s {
-		return truncate(s, width)
-	}
-	return truncate(strings.TrimSuffix(short, "…"), width-1) + "…"
-}
-
-// withoutDomain is a node's name without its domain, which is the same for all nodes of a cloud.
-func withoutDomain(s string) string {
-	if host, _, ok := strings.Cut(s, "."); ok {
-		return host + "…"
-	}
-	return s
-}
-
 // columns is how wide a table may be: where nobody looks at it, as in a pipe, or
-// with -o wide, nothing is cut, and it is 0.
+// with -o wide, nothing is cut, and it is 0. In a narrow terminal a line that wraps
+// tells more than one that is cut to a few letters a column.
 func (a *app) columns() int {
 	if w := a.Width(); w > 0 && !a.flags.wide {
 		return max(w, tableWidth)
 	}
 	return 0
 }
+
+// draws reports whether a watch is a table that is drawn over itself; otherwise it
+// prints what changes.
+func (a *app) draws() bool { return a.columns() > 0 && a.flags.output == outputTable }
 
 // printTable prints t, or says in one line on the error stream that there is nothing.
 func (a *app) printTable(t *table, nothing string) error {

@@ -119,6 +119,39 @@ func TestTablesAreNotCutInAPipe(t *testing.T) {
 	}
 }
 
+// Of nodes' names that do not fit the domain goes first, if there is one that all have:
+// two nodes never come to look the same by that.
+func TestTableDropsTheDomainOfNodes(t *testing.T) {
+	for _, tc := range []struct{ names, shown []string }{
+		{[]string{"ip-10-20-30-40.eu-central-1.compute.internal", "ip-10-20-30-41.eu-central-1.compute.internal"}, []string{"ip-10-20-30-40…", "ip-10-20-30-41…"}},
+		{[]string{"a.rack-1.example.com", "a.rack-2.example.com", "bare"}, []string{"a.rack-1…", "a.rack-2…", "bare"}},
+		{[]string{"a.example.com", "example.com"}, []string{"a.example…", "example…"}},
+		{[]string{"n1.example.com"}, []string{"n1…"}},
+		{[]string{"10.20.30.40", "10.20.30.41"}, nil},
+		{[]string{"10.20.30.40", "10.21.30.40"}, nil},
+		{[]string{"cn-hangzhou.192.168.0.15", "cn-hangzhou.192.168.0.16"}, nil},
+		{[]string{"cn-hangzhou.192.168.0.15"}, nil},
+		{[]string{"a.one.example", "b.two.other"}, nil},
+		{[]string{".example.com", "a.", "."}, nil},
+		{nil, nil},
+	} {
+		tab := &table{columns: []column{{title: "NODE", nodes: true}, {title: "WHY", min: 4}}}
+		for _, name := range tc.names {
+			tab.add(name, strings.Repeat("w", tableWidth))
+		}
+		out := tab.render(tableWidth)
+		want := tc.shown
+		if want == nil {
+			want = tc.names
+		}
+		for _, name := range want {
+			if !strings.Contains(out, "\n"+name+" ") {
+				t.Errorf("%q is not shown as %q:\n%s", tc.names, name, out)
+			}
+		}
+	}
+}
+
 func sampleExplanation() *reprievev1.ExplainPodResponse {
 	zero, one := uint32(0), uint32(1)
 	seconds := int64(300)

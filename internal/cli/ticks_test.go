@@ -8,8 +8,8 @@ import (
 	"github.com/reprieve-dev/reprieve/internal/clock"
 )
 
-// endingClock ends a context in the midst of a timer's second setting: before it, and
-// after all that is called for the context's end.
+// endingClock cancels a context during a timer's second Reset, lets what the context
+// calls at its end stop the timer first, and then arms it.
 type endingClock struct {
 	*clock.Virtual
 	end     context.CancelFunc

@@ -148,7 +148,7 @@ func (a *app) printAudit(audit *tolerations.Audit, kinds []tolerations.Kind) err
 }
 
 func auditTable(groups []tolerations.Group) *table {
-	t := &table{columns: []column{{"NAMESPACE", 10}, {"OWNER", 16}, {"PODS", 0}, {"FINDING", 0}, {"WHAT", 36}}}
+	t := &table{columns: []column{{title: "NAMESPACE", min: 10}, {title: "OWNER", min: 16}, {title: "PODS"}, {title: "FINDING"}, {title: "WHAT", min: 36}}}
 	for _, g := range groups {
 		t.add(g.Namespace, ownerWord(g.Owner, g.Pods), fmt.Sprint(len(g.Pods)), string(g.Kind), findingWord(g.Finding))
 	}

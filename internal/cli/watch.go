@@ -115,7 +115,7 @@ type view struct {
 }
 
 func (a *app) newView() *view {
-	return &view{a: a, live: a.Width() > 0 && a.flags.output == outputTable, open: map[string]*reprievev1.Eviction{}}
+	return &view{a: a, live: a.draws(), open: map[string]*reprievev1.Eviction{}}
 }
 
 func (v *view) apply(ev client.WatchEvent) error {
@@ -172,26 +172,28 @@ func (v *view) draw() error {
 		more = fmt.Sprintf("… and %d more\n", len(list)-screenRows)
 		list = list[:screenRows]
 	}
-	text := evictionTable(list, v.a.flags.cluster == "", v.a.Clock.Now()).render(v.a.Width()) + more
-	return v.a.redraw(&v.rows, text)
+	return v.a.redraw(&v.rows, evictionTable(list, v.a.flags.cluster == "", v.a.Clock.Now()), more)
 }
 
 // screenRows bounds a live table: what is due first is what matters.
 const screenRows = 20
 
-// redraw replaces the last drawing of *rows lines on the terminal by text. Lines that
-// are longer than the terminal is wide are cut: they would take two of its rows.
-func (a *app) redraw(rows *int, text string) error {
+// redraw replaces the last drawing of *rows lines on the terminal by a table, and what
+// is said below it. Lines that are longer than the terminal is wide are cut: they would
+// take two of its rows.
+func (a *app) redraw(rows *int, t *table, below string) error {
 	width := a.Width()
+	if width <= 0 { // It does not say any more how wide it is.
+		width = tableWidth
+	}
 	var b strings.Builder
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(t.render(width) + below) {
 		if r := []rune(strings.TrimSuffix(line, "\n")); len(r) > width {
 			line = string(r[:width]) + "\n"
 		}
 		b.WriteString(line)
 	}
-	text = b.String()
-	up := ""
+	text, up := b.String(), ""
 	if *rows > 0 {
 		up = fmt.Sprintf("\x1b[%dA\x1b[J", *rows)
 	}
