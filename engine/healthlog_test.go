@@ -79,7 +79,7 @@ func TestLogTellsOfADoubtedRead(t *testing.T) {
 		must(t, err)
 		return strings.Join(st.Warnings, "\n")
 	}
-	if got := warning(); !strings.Contains(got, `behind what executor "x" read at`) {
+	if got := warning(); !strings.Contains(got, `, by a live read of executor "x"`) {
 		t.Errorf("the warning while the feed counts as behind is %q", got)
 	}
 	w.pass(40 * time.Second)

@@ -94,7 +94,7 @@ func (st *ClusterHealth) warnings() (w []string) {
 			"so no node becomes Unknown; see \"Nearly all nodes are silent\" in docs/operations.md", st.Silent, day(st.HeldSince))
 	}
 	if !st.StaleSince.IsZero() {
-		add("the feed of leases is behind what executor %q read at %s: no node becomes Unknown until it has caught up, for a grace at most", st.StaleBy, day(st.StaleSince))
+		add("the feed of leases is behind since %s, by a live read of executor %q: no node becomes Unknown until it has caught up, for a grace at most", day(st.StaleSince), st.StaleBy)
 	}
 	if !st.DoubtedSince.IsZero() {
 		add("a heartbeat that executor %q said it had read had not come by %s, a grace later: until one comes, the answer STALE "+

@@ -156,7 +156,8 @@ func (m *Machine) Blind() bool { return !m.blindSince.IsZero() }
 
 func (m *Machine) goBlind(since time.Time) {
 	if m.blindSince.IsZero() {
-		m.blindSince = since
+		// What the feed did not show is no executor's fault from here on.
+		m.blindSince, m.doubtedSince = since, time.Time{}
 	}
 }
 
@@ -196,7 +197,7 @@ func (m *Machine) Renewed(now time.Time, names []string, times []time.Time) {
 	m.leasesAt = m.now
 	if m.live && !m.blindSince.IsZero() {
 		m.blindSince = time.Time{}
-		m.staleNode, m.staleSince, m.staleUntil, m.doubtedSince = "", time.Time{}, time.Time{}, time.Time{}
+		m.staleNode, m.staleSince, m.staleUntil = "", time.Time{}, time.Time{}
 		m.doubtSilence()
 		m.amnesty()
 	}
@@ -365,7 +366,7 @@ func (m *Machine) settle() {
 		return
 	}
 	if m.stale() && !m.now.Before(m.staleUntil) {
-		if m.staleNode != "" && m.doubtedSince.IsZero() {
+		if m.staleNode != "" && m.doubtedSince.IsZero() && m.blindSince.IsZero() {
 			m.doubtedSince = m.now
 		}
 		m.staleNode, m.staleSince = "", time.Time{}

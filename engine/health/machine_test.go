@@ -610,6 +610,31 @@ func TestN8AWordThatTheFeedNeverBearsOutHoldsUpItsNodeAlone(t *testing.T) {
 	}
 }
 
+// While nothing is known of heartbeats, none can bear out what an executor read: that
+// is not held against it, whether the blindness came before or after.
+func TestADeadFeedOfLeasesIsNoExecutorsFault(t *testing.T) {
+	r := newRig(t, DefaultFigures())
+	r.begin("a", "b", "c", "d")
+	r.pass(51*time.Second, "b", "c", "d")
+	r.m.Stale(r.now, "a", "x")
+	blind := func(d time.Duration) {
+		for end := r.now.Add(d); r.now.Before(end); r.m.Tick(r.now) {
+			r.now = r.now.Add(time.Second)
+		}
+		if v := r.m.ClusterView(); v.BlindSince.IsZero() || !v.DoubtedSince.IsZero() {
+			t.Errorf("blind since %s, doubted since %s", v.BlindSince, v.DoubtedSince)
+		}
+	}
+	blind(2 * time.Minute)
+	r.pass(53*time.Second, "b", "c", "d")
+	r.m.Stale(r.now, "a", "x")
+	r.pass(51*time.Second, "b", "c", "d")
+	if r.m.ClusterView().DoubtedSince.IsZero() {
+		t.Fatal("a word that the feed did not bear out is not doubted")
+	}
+	blind(10 * time.Second)
+}
+
 // A node that comes back long after such a word proves nothing of it.
 func TestN8ALateReturnProvesNothing(t *testing.T) {
 	r := newRig(t, DefaultFigures())

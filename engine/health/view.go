@@ -259,7 +259,8 @@ type ClusterView struct {
 	// silent, Silent of them. StaleSince: the feed is known to be behind.
 	// DisruptedSince: all zones are fully disrupted. DoubtedSince: the feed never
 	// showed what a live read was said to show, so that such a word counts for its
-	// own node alone. StaleBy is the executor that said so last, empty if none did.
+	// own node alone. StaleBy is the executor whose word the feed was last waited for
+	// to show, empty if there was none.
 	BlindSince, HeldSince, StaleSince, DisruptedSince, DoubtedSince time.Time
 	Silent                                                          int
 	StaleBy                                                         string
