@@ -94,7 +94,7 @@ check-deploy: ## Check the manifests, the alert rules and their tests
 	bash test/deploy/check.sh
 
 .PHONY: verify
-verify: ## Prove that generated code is fresh, modules are tidy and the linters are content
+verify: ## Prove that generated code is fresh, modules are tidy, planted faults fit and the linters are content
 	bash test/tools/verify.sh
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 $(GO) build -o /dev/null ./cmd/reprieve
 	$(MAKE) lint

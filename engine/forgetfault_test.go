@@ -35,8 +35,8 @@ func forget(t *testing.T) *forgetting {
 	must(t, f.feed.Batch(t.Context(), 4, []engine.Event{upsertNode("n2", &mNode{uid: "n2", taints: []mTaint{{key: "x"}}})}))
 	<-f.gate.Reached()
 	go func() { f.forgotten <- f.eng.ForgetCluster(t.Context(), cluster) }()
-	// The first call to find it unknown may do so while the shards are being told;
-	// the next one comes after that.
+	// The first call to find it unknown may do so while the shards are being told; the
+	// next one needs the cluster's mutex, which is held until they are.
 	for unknown := 0; unknown < 2; {
 		if _, err := f.eng.Cluster(t.Context(), cluster); errors.Is(err, engine.ErrClusterUnknown) {
 			unknown++

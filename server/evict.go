@@ -30,7 +30,7 @@ func (s *evictionService) Evict(stream reprievev1.EvictionService_EvictServer) e
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	x := &evictStream{
-		stream: stream, ctx: ctx, end: cancel, out: newOutbox[*reprievev1.EvictResponse](),
+		stream: stream, ctx: ctx, end: cancel, out: &outbox[*reprievev1.EvictResponse]{},
 		queued: map[string]int{},
 	}
 	if err := x.open(s.engine); err != nil {
@@ -167,7 +167,7 @@ func (x *evictStream) settle(n int) {
 // waitSettled waits until fewer than n answers wait for the engine.
 func (x *evictStream) waitSettled(n int) error {
 	for {
-		settled := x.unsettledAbove(n)
+		settled := x.unsettledAtLeast(n)
 		if settled == nil {
 			return nil
 		}
@@ -179,9 +179,9 @@ func (x *evictStream) waitSettled(n int) error {
 	}
 }
 
-// unsettledAbove is nil if fewer than n answers wait for the engine, and otherwise a
+// unsettledAtLeast is nil if fewer than n answers wait for the engine, and otherwise a
 // channel that is closed when that may have changed.
-func (x *evictStream) unsettledAbove(n int) <-chan struct{} {
+func (x *evictStream) unsettledAtLeast(n int) <-chan struct{} {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.unsettled < n {

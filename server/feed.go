@@ -42,7 +42,7 @@ func (s *feedService) Feed(stream reprievev1.FeedService_FeedServer) error {
 	defer cancel(nil)
 	f := &feedStream{
 		feedService: s, stream: stream, ctx: ctx, end: cancel,
-		out: newOutbox[*reprievev1.FeedResponse](),
+		out: &outbox[*reprievev1.FeedResponse]{},
 	}
 	if err := f.open(); err != nil {
 		return err

@@ -88,8 +88,12 @@ func (s *Service) joinCluster(chain *chain, newAgent NewAgent) error {
 	}}
 	inner := *chain
 	inner.auth = &local
+	// Its Stop waits for the handlers, as a graceful one does: the engine is closed after
+	// it. They end because the engine has stopped before.
+	opts := append(inner.options(), s.transport()...)
+	opts = append(opts, grpc.WaitForHandlers(true))
 	a := &inProcess{
-		lis: bufconn.Listen(inProcessBuffer), grpc: grpc.NewServer(append(inner.options(), append(s.transport(), grpc.WaitForHandlers(true))...)...),
+		lis: bufconn.Listen(inProcessBuffer), grpc: grpc.NewServer(opts...),
 		clock: s.deps.Clock, logger: s.deps.Logger,
 	}
 	s.register(a.grpc)

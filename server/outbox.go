@@ -13,10 +13,8 @@ type outbox[T any] struct {
 	queue   []T
 	sending int
 	closed  bool
-	changed wakeup // when something above does
+	changed wakeup // when one of these changes
 }
-
-func newOutbox[T any]() *outbox[T] { return &outbox[T]{} }
 
 // wakeup wakes goroutines that wait for something to change. What it is about has a
 // mutex, which is held in its methods. Nothing is allocated while nobody waits.
@@ -62,7 +60,7 @@ func (o *outbox[T]) close() {
 // call it before they take more from a peer that does not read its answers.
 func (o *outbox[T]) waitBelow(ctx context.Context, n int) error {
 	for {
-		changed := o.above(n)
+		changed := o.atLeast(n)
 		if changed == nil {
 			return nil
 		}
@@ -74,9 +72,9 @@ func (o *outbox[T]) waitBelow(ctx context.Context, n int) error {
 	}
 }
 
-// above is nil if fewer than n messages are queued or being sent, and otherwise a
+// atLeast is nil if fewer than n messages are queued or being sent, and otherwise a
 // channel that is closed when that may have changed.
-func (o *outbox[T]) above(n int) <-chan struct{} {
+func (o *outbox[T]) atLeast(n int) <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.queue)+o.sending < n {

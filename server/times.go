@@ -91,13 +91,13 @@ func (b *brokenTime) violation() *protovalidate.Violation {
 	}.Build()}
 }
 
-// timeHolders are the timeFields of each kind of message of the contract.
-var timeHolders sync.Map // protoreflect.MessageDescriptor -> []protoreflect.FieldDescriptor
+// knownTimeFields are the timeFields of the kinds of messages seen so far, all of the contract.
+var knownTimeFields sync.Map // protoreflect.MessageDescriptor -> []protoreflect.FieldDescriptor
 
 // timeFields are the fields of a kind of message that are, or may have in them, a
 // Duration or a Timestamp. The others are not looked through, nor are maps.
 func timeFields(md protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
-	if known, ok := timeHolders.Load(md); ok {
+	if known, ok := knownTimeFields.Load(md); ok {
 		return known.([]protoreflect.FieldDescriptor)
 	}
 	var list []protoreflect.FieldDescriptor
@@ -107,7 +107,7 @@ func timeFields(md protoreflect.MessageDescriptor) []protoreflect.FieldDescripto
 			list = append(list, fd)
 		}
 	}
-	timeHolders.Store(md, list)
+	knownTimeFields.Store(md, list)
 	return list
 }
 

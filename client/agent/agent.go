@@ -280,7 +280,7 @@ func ended(err error) error {
 }
 
 func (a *Agent) newFeeder(who identity, epoch uint64) (*client.Feeder, error) {
-	look := &lifecycleLook{core: a.act.CoreV1(), patience: lookTime}
+	look := &lifecycleLook{core: a.act.CoreV1(), timeout: lookTime}
 	return client.NewFeeder(a.conf.Conn, client.FeederConfig{
 		Cluster: a.conf.Cluster, ClusterUID: who.uid, FeederID: a.conf.ID, Epoch: epoch,
 		AgentVersion: a.conf.Version, KubernetesVersion: who.version,

@@ -44,13 +44,13 @@ type leaseWatch struct {
 	follower *follower
 	store    *leases
 	report   func(*reprievev1.Event)
-	patience time.Duration // with a look at a lease
+	timeout  time.Duration // with a look at a lease
 	looked   time.Time     // at a lease, live, with the watch found right; the reporter's
 }
 
 func newLeaseWatch(coordination rest.Interface, clk clock.Clock, t *troubles, report func(*reprievev1.Event)) *leaseWatch {
 	store := &leases{clock: clk, renewTimes: map[string]time.Time{}, changed: map[string]bool{}, renewed: map[string]bool{}, behind: map[string]time.Time{}}
-	return &leaseWatch{store: store, report: report, patience: lookTime, follower: &follower{
+	return &leaseWatch{store: store, report: report, timeout: lookTime, follower: &follower{
 		store: store, resource: "leases", rest: coordination, example: &coordinationv1.Lease{}, namespace: corev1.NamespaceNodeLease,
 		clock: clk, troubles: t, stirred: func() {},
 	}}
@@ -105,7 +105,7 @@ func (w *leaseWatch) believes(ctx context.Context) bool {
 		w.follower.troubles.forget(w.follower.calls("get"))
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, w.patience)
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	_, err := w.look(ctx, name)
 	w.follower.troubles.note(ctx, w.follower.calls("get"), err)

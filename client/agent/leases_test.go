@@ -25,7 +25,7 @@ func newDesk(t *testing.T, a *api) *desk {
 		d.reports = append(d.reports, e.GetLeaseRenewals())
 	})
 	// A machine that stands still is no API server that does not answer.
-	d.patience = time.Minute
+	d.timeout = time.Minute
 	done := make(chan struct{})
 	ctx := t.Context()
 	go func() {

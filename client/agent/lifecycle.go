@@ -19,8 +19,8 @@ const controllerManagers = "component=kube-controller-manager"
 // Its calls do not overlap.
 type lifecycleLook struct {
 	core typedcorev1.PodsGetter
-	// patience is how long the pods may take to be listed.
-	patience time.Duration
+	// timeout is how long the pods may take to be listed.
+	timeout time.Duration
 	// last is what was found last.
 	last string
 }
@@ -29,7 +29,7 @@ type lifecycleLook struct {
 // controller, if the cluster shows one; else it is empty. That the pods cannot be
 // listed says nothing: what was known stays.
 func (l *lifecycleLook) controller(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	pods, err := l.core.Pods(systemNamespace).List(ctx, metav1.ListOptions{LabelSelector: controllerManagers})
 	if err != nil {

@@ -65,7 +65,10 @@ func (f *feed) watch() (stop context.CancelFunc, ended <-chan error) {
 				}
 			}
 			for _, e := range events {
-				f.events <- e
+				select {
+				case f.events <- e:
+				case <-ctx.Done():
+				}
 			}
 			return nil
 		})

@@ -565,7 +565,7 @@ func TestLifecycleController(t *testing.T) {
 			a.on(call, func(w http.ResponseWriter, _ []byte) {
 				reply(w, http.StatusOK, map[string]any{"kind": "PodList", "apiVersion": "v1", "items": []any{asMap(t, p)}})
 			})
-			look := &lifecycleLook{core: a.kube().CoreV1(), patience: time.Minute}
+			look := &lifecycleLook{core: a.kube().CoreV1(), timeout: time.Minute}
 			got := look.controller(t.Context())
 			if strings.Contains(got, "pod kube-system/kube-controller-manager-a") != tc.runs || (got != "") != tc.runs {
 				t.Errorf("%q of %v", got, tc.command)
@@ -577,7 +577,7 @@ func TestLifecycleController(t *testing.T) {
 		})
 	}
 	a := newAPI(t)
-	look := &lifecycleLook{core: a.kube().CoreV1(), patience: time.Minute}
+	look := &lifecycleLook{core: a.kube().CoreV1(), timeout: time.Minute}
 	if got := look.controller(t.Context()); got != "" {
 		t.Errorf("%q of pods that cannot be listed", got)
 	}

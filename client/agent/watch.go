@@ -121,7 +121,6 @@ func (f *follower) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 // attended is a watch whose signs of life are noted.
 type attended struct {
 	out  chan watch.Event
-	done chan struct{}
 	stop func()
 }
 
@@ -129,15 +128,16 @@ type attended struct {
 func (a *attended) ResultChan() <-chan watch.Event { return a.out }
 
 // Stop implements [watch.Interface]. When it returns the watch does not count as
-// open any more, and its goroutine has ended, with client-go's.
+// open any more, and nothing of it touches the follower.
 func (a *attended) Stop() { a.stop() }
 
 func (f *follower) attend(w watch.Interface) watch.Interface {
-	a := &attended{out: make(chan watch.Event), done: make(chan struct{})}
+	a := &attended{out: make(chan watch.Event)}
 	a.stop = sync.OnceFunc(func() {
-		close(a.done)
 		w.Stop()
-		for range a.out { // Until it is closed.
+		// The goroutine would wait for a reader for ever, or end after the follower's
+		// end was waited for: until then it counts the watch as open.
+		for range a.out {
 		}
 	})
 	f.sign(1)
@@ -147,10 +147,7 @@ func (f *follower) attend(w watch.Interface) watch.Interface {
 		for e := range w.ResultChan() {
 			f.sign(0)
 			strip(e.Object)
-			select {
-			case a.out <- e:
-			case <-a.done: // Nobody wants what is left.
-			}
+			a.out <- e
 		}
 	}()
 	return a

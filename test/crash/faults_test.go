@@ -60,7 +60,7 @@ func TestPlantedFaultsFit(t *testing.T) {
 	for _, faults := range []map[string][]edit{planted, plantedInNodes} {
 		for name, edits := range faults {
 			for _, e := range edits {
-				if _, err := e.planted(root); err != nil {
+				if _, err := e.apply(root); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -138,7 +138,7 @@ func copyModule(t *testing.T) string {
 func plant(t *testing.T, root string, edits []edit) {
 	t.Helper()
 	for _, e := range edits {
-		text, err := e.planted(root)
+		text, err := e.apply(root)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,8 +148,8 @@ func plant(t *testing.T, root string, edits []edit) {
 	}
 }
 
-// planted is the file as it is to be.
-func (e *edit) planted(root string) ([]byte, error) {
+// apply returns the file as it is to be.
+func (e *edit) apply(root string) ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join(root, e.file))
 	if err != nil {
 		return nil, err

@@ -29,4 +29,4 @@ go test -tags crash -count=1 -run 'TestPlantedFaultsFit$' ./test/crash
 for patch in test/mutations/*.patch; do
   git apply --check "$patch" || { echo "verify: $patch no longer applies; the code that it breaks has changed" >&2; exit 1; }
 done
-echo "verify: generated code, modules and formatting are as they should be"
+echo "verify: generated code, modules and formatting are as they should be, and what is broken on purpose fits the code"
