@@ -96,11 +96,24 @@ func Main(p Process, parts Parts) int {
 // obey reloads at each SIGHUP, and does what any other signal asks for: the first
 // act at the first, the next at the second.
 func obey(signals <-chan os.Signal, done <-chan struct{}, reload func(), acts []func()) {
+	// Apart, because a file may take for ever: the signals after it count all the same.
+	wanted := make(chan struct{}, 1)
+	var reloads sync.WaitGroup
+	reloads.Go(func() {
+		for range wanted {
+			reload()
+		}
+	})
+	defer reloads.Wait()
+	defer close(wanted)
 	for len(acts) > 0 {
 		select {
 		case sig := <-signals:
 			if sig == syscall.SIGHUP {
-				reload()
+				select {
+				case wanted <- struct{}{}:
+				default: // One is to come, and reads the files as they are then.
+				}
 				continue
 			}
 			acts[0]()

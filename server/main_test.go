@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
 	"github.com/reprieve-dev/reprieve/engine"
 	"github.com/reprieve-dev/reprieve/store/bolt"
@@ -121,6 +122,35 @@ func TestMainSecondSignalExitsAtOnce(t *testing.T) {
 	if c := <-code; c != exitFailed {
 		t.Errorf("exit code %d", c)
 	}
+}
+
+// A reload that hangs, as on a file that is not answered for, keeps no signal from its
+// act, and further ones come after it as one.
+func TestSignalsActWhileAReloadHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals, done, hangs := make(chan os.Signal), make(chan struct{}), make(chan struct{})
+		reloads, acted := 0, make(chan string)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			obey(signals, done, func() { reloads++; <-hangs }, []func(){func() { acted <- "end" }, func() { acted <- "end at once" }})
+		}()
+		for range 4 {
+			signals <- syscall.SIGHUP
+			synctest.Wait()
+		}
+		for _, want := range []string{"end", "end at once"} {
+			signals <- syscall.SIGTERM
+			if got := <-acted; got != want {
+				t.Errorf("a signal was an order to %s, want %s", got, want)
+			}
+		}
+		close(hangs)
+		<-ended
+		if reloads != 2 {
+			t.Errorf("%d reloads for four signals, want the one that hung and one for the others", reloads)
+		}
+	})
 }
 
 func TestMainRefusals(t *testing.T) {
