@@ -20,10 +20,11 @@ func (s *Store) Commit(ctx context.Context, b *engine.Batch) error {
 	s.kept.ahead(b.Changes)
 	var w *writer
 	err := s.update("commit", func(tx *bbolt.Tx) error {
-		w = newWriter(tx)
-		w.values = s.values[:0]
+		w = newWriter(tx, &s.encoder)
+		s.encoder.begin(b.Changes)
+		defer s.encoder.end()
 		for i := range b.Changes {
-			if err := w.apply(&b.Changes[i]); err != nil {
+			if err := w.apply(i, &b.Changes[i]); err != nil {
 				return fmt.Errorf("change %d of cluster %q: %w", i, b.Changes[i].Cluster, err)
 			}
 		}
@@ -36,14 +37,8 @@ func (s *Store) Commit(ctx context.Context, b *engine.Batch) error {
 		return err
 	}
 	s.count(w)
-	if s.values = w.values; cap(s.values) > maxValues {
-		s.values = nil
-	}
 	return nil
 }
-
-// maxValues is how much room for values is kept from one transaction to the next.
-const maxValues = 8 << 20
 
 // count keeps the counts of history in step with a transaction that is on disk.
 func (s *Store) count(w *writer) {
@@ -61,12 +56,9 @@ func (s *Store) count(w *writer) {
 
 // writer applies changes within one transaction.
 type writer struct {
-	tx *bbolt.Tx
-	// record is the eviction at hand, values those that were written: a transaction
-	// needs them until its end.
-	record engine.EvictionRecord
-	values []byte
-	trees  map[string]*clusterTree
+	tx      *bbolt.Tx
+	encoder *encoder
+	trees   map[string]*clusterTree
 	// records are written at the end: a busy cluster has many in a batch.
 	records map[string]*engine.ClusterRecord
 	// added counts new entries of history, forgotten has clusters that are no more.
@@ -74,9 +66,9 @@ type writer struct {
 	forgotten map[string]bool
 }
 
-func newWriter(tx *bbolt.Tx) *writer {
+func newWriter(tx *bbolt.Tx, e *encoder) *writer {
 	return &writer{
-		tx: tx, trees: map[string]*clusterTree{}, records: map[string]*engine.ClusterRecord{},
+		tx: tx, encoder: e, trees: map[string]*clusterTree{}, records: map[string]*engine.ClusterRecord{},
 		added: map[string]*[history.Classes]int{}, forgotten: map[string]bool{},
 	}
 }
@@ -92,7 +84,8 @@ func (w *writer) tree(name string) (*clusterTree, error) {
 	return t, err
 }
 
-func (w *writer) apply(c *engine.Change) error {
+// apply makes the change of that place in the batch.
+func (w *writer) apply(i int, c *engine.Change) error {
 	if err := store.CheckChange(c); err != nil {
 		return err
 	}
@@ -113,9 +106,9 @@ func (w *writer) apply(c *engine.Change) error {
 	}
 	switch c.Kind {
 	case engine.ChangePutEviction:
-		return w.putEviction(t, c.Eviction)
+		return w.putEviction(t, i)
 	case engine.ChangeCloseEviction:
-		return w.closeEviction(t, c)
+		return w.closeEviction(t, i, c)
 	case engine.ChangePutNode:
 		v, err := codec.EncodeNode(c.Node)
 		if err != nil {
@@ -168,25 +161,15 @@ func (w *writer) remove(c *engine.Change) error {
 	return t.reprieves.Delete([]byte(c.Reprieve.UID))
 }
 
-// encode is the value of an eviction, which is then w.record.
-func (w *writer) encode(v engine.EvictionVersion) ([]byte, error) {
-	v.Fill(&w.record)
-	from := len(w.values)
-	values, err := codec.AppendEviction(w.values, &w.record)
-	w.values = values
-	return values[from:len(values):len(values)], err
-}
-
-func (w *writer) putEviction(t *clusterTree, version engine.EvictionVersion) error {
-	v, err := w.encode(version)
+func (w *writer) putEviction(t *clusterTree, i int) error {
+	e, err := w.encoder.eviction(i)
 	if err != nil {
 		return err
 	}
-	r := &w.record
-	if err := t.raise(r.Seq); err != nil {
+	if err := t.raise(e.seq); err != nil {
 		return err
 	}
-	return t.evictions.Put(codec.SeqKey(r.Seq), v)
+	return t.evictions.Put(codec.SeqKey(e.seq), e.value)
 }
 
 // raise keeps the highest sequence ever given, in the transaction that gives it.
@@ -198,36 +181,34 @@ func (t *clusterTree) raise(seq uint64) error {
 }
 
 // closeEviction moves an eviction from the open ones to history.
-func (w *writer) closeEviction(t *clusterTree, c *engine.Change) error {
-	v, err := w.encode(c.Eviction)
+func (w *writer) closeEviction(t *clusterTree, i int, c *engine.Change) error {
+	e, err := w.encoder.eviction(i)
 	if err != nil {
 		return err
 	}
-	r := &w.record
-	if err := t.raise(r.Seq); err != nil {
+	if err := t.raise(e.seq); err != nil {
 		return err
 	}
 	cursors := t.forCloses()
-	if at(cursors.evictions, codec.SeqKey(r.Seq)) {
+	if at(cursors.evictions, codec.SeqKey(e.seq)) {
 		if err := cursors.evictions.Delete(); err != nil {
 			return err
 		}
 	}
-	class := history.ClassOf(r)
-	k := codec.HistoryKey(class, history.PositionOf(r))
+	k := codec.HistoryKey(e.class, e.at)
 	if !at(cursors.history, k) {
 		if w.added[c.Cluster] == nil {
 			w.added[c.Cluster] = new([history.Classes]int)
 		}
-		w.added[c.Cluster][class]++
+		w.added[c.Cluster][e.class]++
 	}
-	if err := t.history.Put(k, v); err != nil {
+	if err := t.history.Put(k, e.value); err != nil {
 		return err
 	}
 	if !c.DropReprieve {
 		return nil
 	}
-	return t.reprieves.Delete([]byte(r.UID))
+	return t.reprieves.Delete([]byte(e.uid))
 }
 
 // forget removes everything of a cluster, what is in quarantine too.

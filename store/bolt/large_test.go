@@ -2,6 +2,7 @@ package bolt_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,31 @@ func TestLongScans(t *testing.T) {
 		if _, err := s.HistoryEviction(t.Context(), "a", seq); !errors.Is(err, engine.ErrNotFound) {
 			t.Errorf("%d, which is not there: %v", seq, err)
 		}
+	}
+}
+
+// A change that cannot be encoded is named, and nothing of its batch is written, where
+// evictions are encoded ahead of the transaction too.
+func TestBadChangeOfALargeBatch(t *testing.T) {
+	file := newFile(t)
+	s := open(t, file)
+	b := &engine.Batch{Revision: 1, Now: epoch}
+	for i := 1; i <= 1000; i++ {
+		r := &engine.EvictionRecord{Seq: uint64(i), UID: "u", Pod: "p", State: engine.StateClosed, ClosedAt: epoch.Add(time.Duration(i))}
+		if i == 701 {
+			r.Pod = "\xff"
+		}
+		b.Changes = append(b.Changes, engine.Change{Kind: engine.ChangeCloseEviction, Cluster: "a", Eviction: storetest.VersionOf(r)})
+	}
+	if err := s.Commit(t.Context(), b); !errors.Is(err, store.ErrBadChange) || !strings.Contains(err.Error(), `change 700 of cluster "a"`) {
+		t.Fatalf("error %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all, err := storetest.History(t.Context(), open(t, file), engine.HistoryQuery{Cluster: "a", Limit: 5000})
+	if err != nil || len(all) != 0 {
+		t.Errorf("%d evictions of a refused batch, error %v", len(all), err)
 	}
 }
 

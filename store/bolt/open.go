@@ -79,8 +79,8 @@ type Store struct {
 	// clusters that were pruned. Only Commit and Prune use it, which are never called at once.
 	counts map[string]*[history.Classes]int
 	kept   kept
-	// values is room for what Commit writes.
-	values []byte
+	// encoder is Commit's.
+	encoder encoder
 }
 
 // Open opens the data file, or makes it. It ends with ctx's cause if ctx ends while
